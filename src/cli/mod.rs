@@ -1,0 +1,1 @@
+//! The command line: thin clients of the control API.

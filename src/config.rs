@@ -1,0 +1,1 @@
+//! Settings: defaults, then file, then environment, then flags.

@@ -1,0 +1,1 @@
+//! Accept loop, handshake deadline, permits, identity from the certificate.

@@ -1,0 +1,1 @@
+//! Server to device: queue first, deliver next.

@@ -1,0 +1,1 @@
+//! One MQTT session as a pure state machine: inputs and time in, packets and effects out.

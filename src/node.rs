@@ -1,0 +1,1 @@
+//! Assembly: from settings to running tasks.

@@ -1,0 +1,1 @@
+//! The store on SQLite: WAL, synchronous=FULL, one writer.

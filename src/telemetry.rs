@@ -1,0 +1,1 @@
+//! Logging, and the one list of metrics.

@@ -1,0 +1,1 @@
+//! Behaviour tests, one module a behaviour; linked once.
