@@ -276,7 +276,9 @@ pub struct Database {
 impl fmt::Debug for Database {
     /// The URL holds a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Database").field("url", &self.url.as_ref().map(|_| "…")).finish()
+        f.debug_struct("Database")
+            .field("url", &self.url.as_ref().map(|_| "…"))
+            .finish()
     }
 }
 
@@ -293,7 +295,10 @@ pub struct Log {
 
 impl Default for Log {
     fn default() -> Self {
-        Self { level: "info".to_owned(), format: LogFormat::Text }
+        Self {
+            level: "info".to_owned(),
+            format: LogFormat::Text,
+        }
     }
 }
 
@@ -351,8 +356,10 @@ impl Config {
     pub fn load(overlay: &Overlay) -> Result<Self, ConfigError> {
         let mut figment = Figment::from(Serialized::defaults(Self::default()));
         if let Some(path) = &overlay.file {
-            let text = std::fs::read_to_string(path)
-                .map_err(|source| ConfigError::Unreadable { path: path.clone(), source })?;
+            let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
+                path: path.clone(),
+                source,
+            })?;
             figment = figment.merge(Named { path, text: &text });
         }
         let mut config: Self = figment
@@ -361,7 +368,11 @@ impl Config {
             .map_err(|error| ConfigError::Invalid(Box::new(error)))?;
         config.overlay(overlay);
         let problems = config.problems();
-        if problems.is_empty() { Ok(config) } else { Err(ConfigError::Contradictory(problems)) }
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(ConfigError::Contradictory(problems))
+        }
     }
 
     fn overlay(&mut self, overlay: &Overlay) {
@@ -394,7 +405,9 @@ impl Config {
         let mqtt = &self.mqtt;
         require(
             mqtt.insecure_dev_anywhere
-                || mqtt.insecure_dev_listen.is_none_or(|listen| listen.ip().is_loopback()),
+                || mqtt
+                    .insecure_dev_listen
+                    .is_none_or(|listen| listen.ip().is_loopback()),
             "mqtt.insecure_dev_listen is plaintext and not a loopback address: use 127.0.0.1, or \
              set mqtt.insecure_dev_anywhere = true",
         );
@@ -422,7 +435,10 @@ impl Config {
             "database.url has to begin with postgres://; leave it out for SQLite",
         );
         for (key, value) in [
-            ("mqtt.connections_per_address_max", mqtt.connections_per_address_max),
+            (
+                "mqtt.connections_per_address_max",
+                mqtt.connections_per_address_max,
+            ),
             ("mqtt.handshakes_max", mqtt.handshakes_max),
             ("mqtt.window_messages_max", mqtt.window_messages_max),
             ("mqtt.qos2_ids_max", usize::from(mqtt.qos2_ids_max)),
@@ -475,7 +491,9 @@ impl Config {
     /// Where the master key is.
     #[must_use]
     pub fn master_key_path(&self) -> PathBuf {
-        self.master_key_file.clone().unwrap_or_else(|| self.data_dir.join("master.key"))
+        self.master_key_file
+            .clone()
+            .unwrap_or_else(|| self.data_dir.join("master.key"))
     }
 
     /// Where the control socket is.
@@ -487,7 +505,9 @@ impl Config {
 
 /// `mqtts://host:port` with an optional slash: SDKs fail without an explicit port.
 fn is_broker_url(url: &str) -> bool {
-    let Some(rest) = url.strip_prefix("mqtts://") else { return false };
+    let Some(rest) = url.strip_prefix("mqtts://") else {
+        return false;
+    };
     let authority = rest.strip_suffix('/').unwrap_or(rest);
     authority
         .rsplit_once(':')
@@ -496,8 +516,12 @@ fn is_broker_url(url: &str) -> bool {
 
 /// `url` without its password.
 fn redact_url(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let Some((credentials, host)) = rest.rsplit_once('@') else { return url.to_owned() };
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url.to_owned();
+    };
+    let Some((credentials, host)) = rest.rsplit_once('@') else {
+        return url.to_owned();
+    };
     let user = credentials.split(':').next().unwrap_or_default();
     format!("{scheme}://{user}:…@{host}")
 }
@@ -557,7 +581,9 @@ mod span {
         pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
             from: D,
         ) -> Result<Option<Duration>, D::Error> {
-            let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
+            let Some(text) = Option::<String>::deserialize(from)? else {
+                return Ok(None);
+            };
             humantime::parse_duration(&text).map(Some).map_err(|error| {
                 serde::de::Error::custom(format!(
                     "{text:?} is no duration such as \"30s\": {error}"
@@ -575,7 +601,10 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let file = directory.path().join("tanit.toml");
         std::fs::write(&file, text).expect("a file");
-        Config::load(&Overlay { file: Some(file), ..Overlay::default() })
+        Config::load(&Overlay {
+            file: Some(file),
+            ..Overlay::default()
+        })
     }
 
     #[test]
@@ -593,7 +622,10 @@ mod tests {
     fn unknown_keys_are_refused_with_their_place() {
         let error = load("[mqtt]\nlisten = \"0.0.0.0:1\"\nlitsen = 1\n").expect_err("unknown key");
         let text = error.to_string();
-        assert!(text.contains("litsen") && text.contains("tanit.toml"), "{text}");
+        assert!(
+            text.contains("litsen") && text.contains("tanit.toml"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -616,8 +648,11 @@ mod tests {
     fn flags_win_over_the_file() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let file = directory.path().join("tanit.toml");
-        std::fs::write(&file, "data_dir = \"/from/file\"\n[log]\nlevel = \"debug\"\n")
-            .expect("a file");
+        std::fs::write(
+            &file,
+            "data_dir = \"/from/file\"\n[log]\nlevel = \"debug\"\n",
+        )
+        .expect("a file");
         let config = Config::load(&Overlay {
             file: Some(file),
             data_dir: Some(PathBuf::from("/from/flag")),
@@ -647,7 +682,11 @@ mod tests {
         pub(super) fn of(text: &str) -> Keys {
             let mut section = String::new();
             let mut keys = Keys::new();
-            for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
+            for line in text
+                .lines()
+                .map(str::trim)
+                .filter(|line| !line.starts_with('#'))
+            {
                 if let Some(name) = line.strip_prefix('[') {
                     section = format!("{}.", name.trim_end_matches(']'));
                 } else if let Some((key, _)) = line.split_once(" = ") {
