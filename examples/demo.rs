@@ -27,7 +27,7 @@ const REALM: &str = "demo";
 const READINGS: &str = "org.example.demo.Readings";
 const STATE: &str = "org.example.demo.State";
 const COMMANDS: &str = "org.example.demo.Commands";
-const STEP: Duration = Duration::from_secs(60);
+const STEP: Duration = Duration::from_mins(1);
 
 #[tokio::main]
 async fn main() -> Result<()> {
