@@ -147,7 +147,8 @@ impl Committer {
                 }
                 Err(error) => {
                     self.complain("a batch", &error);
-                    return self.commit_one_by_one(batch).await;
+                    let units = batch.iter().filter_map(|judged| judged.unit.clone()).collect();
+                    return self.commit_one_by_one(units).await;
                 }
             }
         }
@@ -155,9 +156,9 @@ impl Committer {
 
     /// After a failure that trying again does not help: whatever the store takes by itself is
     /// stored, and only the culprit is refused.
-    async fn commit_one_by_one(&self, batch: &[Judged]) -> Vec<Committed> {
-        let mut committed = Vec::with_capacity(batch.len());
-        for unit in batch.iter().filter_map(|judged| judged.unit.as_ref()) {
+    async fn commit_one_by_one(&self, units: Vec<Unit>) -> Vec<Committed> {
+        let mut committed = Vec::with_capacity(units.len());
+        for unit in &units {
             committed.push(self.commit_alone(unit).await);
         }
         committed

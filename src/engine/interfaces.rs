@@ -314,9 +314,7 @@ impl Interfaces {
             installed.check_free(name, major)?;
         }
         let interface = interface?;
-        if row.datastream_maximum_storage_retention > 0 {
-            interface.check_retention(row.datastream_maximum_storage_retention)?;
-        }
+        interface.check_retention(row.datastream_maximum_storage_retention)?;
         installed.check_free(interface.name(), interface.major())?;
         let change = Change::InstallInterface(to_row(realm, &interface));
         self.store.apply(change, audit).await.map_err(|error| match error {

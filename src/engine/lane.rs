@@ -87,43 +87,68 @@ pub(super) struct Lane {
 impl Lane {
     /// Judges until the queue is closed and empty, or the engine is given up.
     pub(super) async fn run(mut self) {
-        while let Some(batch) = self.arrivals.take(TAKE).await {
-            let loading = self.load_missing(&batch);
-            let abandoned = self.abandoned.clone();
-            let rows = tokio::select! {
-                rows = loading => rows,
-                () = abandoned.cancelled() => break,
-            };
-            for (identity, row) in rows {
-                self.devices.loaded(&identity, row);
-            }
-            for work in batch {
-                self.handle(work);
-            }
-            self.devices.trim();
+        let abandoned = self.abandoned.clone();
+        tokio::select! {
+            () = self.work() => {}
+            () = abandoned.cancelled() => {}
         }
         self.judged.close();
     }
 
-    /// Reads the devices of a batch that the lane does not know. One that is not in the store, or
-    /// whose row cannot be read, is left out. Waits while the store is not available.
-    async fn load_missing(&self, batch: &[Work]) -> Vec<(Identity, DeviceRow)> {
-        let mut missing: Vec<&Identity> = batch
-            .iter()
-            .filter_map(|work| match work {
-                Work::Message { message, .. } => Some(&message.identity),
-                _ => None,
-            })
-            .filter(|identity| self.devices.needs_load(identity))
-            .collect();
+    async fn work(&mut self) {
+        while let Some(batch) = self.arrivals.take(TAKE).await {
+            let mut absent = self.load_all(self.missing(&batch)).await;
+            for work in batch {
+                // read again behind a connect in the same batch
+                if let Some(identity) = self.speaker(&work)
+                    && !absent.contains(&identity)
+                {
+                    absent.extend(self.load_all(vec![identity]).await);
+                }
+                self.handle(work);
+            }
+            self.devices.trim();
+        }
+    }
+
+    /// The sender of a message, if the lane has to read it first.
+    fn speaker(&self, work: &Work) -> Option<Identity> {
+        match work {
+            Work::Message { message, .. } if self.devices.needs_load(&message.identity) => {
+                Some(message.identity.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// The devices of a batch that have to be read before it is judged.
+    fn missing(&self, batch: &[Work]) -> Vec<Identity> {
+        let mut missing: Vec<_> = batch.iter().filter_map(|work| self.speaker(work)).collect();
         missing.sort_unstable();
         missing.dedup();
-        stream::iter(missing)
-            .map(|identity| async move { Some((identity.clone(), self.load(identity).await?)) })
+        missing
+    }
+
+    /// Reads devices from the store, and waits while it is not available. Returns those that are
+    /// not there, or whose rows cannot be read.
+    async fn load_all(&mut self, missing: Vec<Identity>) -> Vec<Identity> {
+        let this = &*self;
+        let rows: Vec<_> = stream::iter(missing)
+            .map(|identity| async move {
+                let row = this.load(&identity).await;
+                (identity, row)
+            })
             .buffer_unordered(LOADS_AT_ONCE)
-            .filter_map(|loaded| async move { loaded })
             .collect()
-            .await
+            .await;
+        let mut absent = Vec::new();
+        for (identity, row) in rows {
+            match row {
+                Some(row) => self.devices.loaded(&identity, row),
+                None => absent.push(identity),
+            }
+        }
+        absent
     }
 
     async fn load(&self, identity: &Identity) -> Option<DeviceRow> {
