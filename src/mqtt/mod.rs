@@ -126,6 +126,12 @@ impl Ack {
         Self(None)
     }
 
+    /// Whether somebody waits for the answer; not so for wills.
+    #[must_use]
+    pub const fn is_owed(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Lets the answer go: the message is durable, or refused for good.
     pub fn release(mut self, outcome: Outcome) {
         if let Some(slot) = self.0.take() {
