@@ -4,6 +4,8 @@
 //! costs nothing. Limits are those of Astarte: 65,536 bytes for a string or blob, 1,024 elements
 //! for an array.
 
+mod storage;
 mod value;
 
+pub use storage::InvalidStorage;
 pub use value::{Value, ValueType};
