@@ -53,7 +53,11 @@ impl Value {
             OBJECT => Self::Object(reader.members()?),
             tag => reader.body(type_of_tag(tag)?)?,
         };
-        if reader.0.is_empty() { Ok(value) } else { Err(InvalidStorage::Damaged) }
+        if reader.0.is_empty() {
+            Ok(value)
+        } else {
+            Err(InvalidStorage::Damaged)
+        }
     }
 }
 
@@ -116,7 +120,9 @@ fn write_body(out: &mut Vec<u8>, value: &Value) {
         Value::DateTime(at) => write_time(out, at),
         Value::DoubleArray(all) => write_all(out, all, write_double),
         Value::IntegerArray(all) => {
-            write_all(out, all, |out, number| write_integer(out, i64::from(*number)));
+            write_all(out, all, |out, number| {
+                write_integer(out, i64::from(*number))
+            });
         }
         Value::BooleanArray(all) => write_all(out, all, |out, truth| out.push(u8::from(*truth))),
         Value::LongIntegerArray(all) => {
@@ -179,7 +185,10 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], InvalidStorage> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or(InvalidStorage::Damaged)?;
+        let (taken, rest) = self
+            .0
+            .split_at_checked(count)
+            .ok_or(InvalidStorage::Damaged)?;
         self.0 = rest;
         Ok(taken)
     }
@@ -242,7 +251,9 @@ impl<'a> Reader<'a> {
     }
 
     fn eight(&mut self) -> Result<[u8; 8], InvalidStorage> {
-        self.take(8)?.try_into().map_err(|_| InvalidStorage::Damaged)
+        self.take(8)?
+            .try_into()
+            .map_err(|_| InvalidStorage::Damaged)
     }
 
     fn double(&mut self) -> Result<f64, InvalidStorage> {
@@ -250,7 +261,9 @@ impl<'a> Reader<'a> {
     }
 
     fn time(&mut self) -> Result<Timestamp, InvalidStorage> {
-        self.eight().map(i64::from_le_bytes).map(Timestamp::from_micros)
+        self.eight()
+            .map(i64::from_le_bytes)
+            .map(Timestamp::from_micros)
     }
 
     fn boolean(&mut self) -> Result<bool, InvalidStorage> {
@@ -282,17 +295,23 @@ impl<'a> Reader<'a> {
     }
 
     fn integer(&mut self) -> Result<i32, InvalidStorage> {
-        self.long_integer()?.try_into().map_err(|_| InvalidStorage::Damaged)
+        self.long_integer()?
+            .try_into()
+            .map_err(|_| InvalidStorage::Damaged)
     }
 
     fn length(&mut self) -> Result<usize, InvalidStorage> {
-        self.unsigned()?.try_into().map_err(|_| InvalidStorage::Damaged)
+        self.unsigned()?
+            .try_into()
+            .map_err(|_| InvalidStorage::Damaged)
     }
 
     fn string(&mut self) -> Result<String, InvalidStorage> {
         let length = self.length()?;
         let bytes = self.take(length)?;
-        std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| InvalidStorage::Damaged)
+        std::str::from_utf8(bytes)
+            .map(str::to_owned)
+            .map_err(|_| InvalidStorage::Damaged)
     }
 
     fn blob(&mut self) -> Result<Bytes, InvalidStorage> {
