@@ -62,7 +62,13 @@ const BYTES_MAX: usize = 64 * 1024 * 1024;
 impl Devices {
     pub(super) fn new(limit: usize) -> Self {
         let floor = Timestamp::MIN;
-        Self { devices: HashMap::new(), limit: limit.max(1), bytes: 0, tick: 0, floor }
+        Self {
+            devices: HashMap::new(),
+            limit: limit.max(1),
+            bytes: 0,
+            tick: 0,
+            floor,
+        }
     }
 
     /// The device, made with nothing loaded if it is unknown.
@@ -79,7 +85,10 @@ impl Devices {
             };
             self.devices.insert(identity.clone(), device);
         }
-        let device = self.devices.get_mut(identity).expect("it was there or has been inserted");
+        let device = self
+            .devices
+            .get_mut(identity)
+            .expect("it was there or has been inserted");
         device.used = self.tick;
         device
     }
@@ -90,12 +99,17 @@ impl Devices {
 
     /// Whether the introspection has to be read before a message of this device is judged.
     pub(super) fn needs_load(&self, identity: &Identity) -> bool {
-        self.devices.get(identity).is_none_or(|device| device.introspection.is_none())
+        self.devices
+            .get(identity)
+            .is_none_or(|device| device.introspection.is_none())
     }
 
     /// Takes what was read from the store.
     pub(super) fn loaded(&mut self, identity: &Identity, row: DeviceRow) {
-        let newest = row.last_connection.max(row.last_disconnection).unwrap_or(Timestamp::MIN);
+        let newest = row
+            .last_connection
+            .max(row.last_disconnection)
+            .unwrap_or(Timestamp::MIN);
         let device = self.entry(identity);
         device.last_stamp = device.last_stamp.max(newest);
         self.set(identity, Arc::new(row.introspection));
@@ -123,8 +137,11 @@ impl Devices {
         if self.devices.len() <= self.limit && self.bytes <= BYTES_MAX {
             return;
         }
-        let mut by_use: Vec<_> =
-            self.devices.iter().map(|(identity, device)| (device.used, identity.clone())).collect();
+        let mut by_use: Vec<_> = self
+            .devices
+            .iter()
+            .map(|(identity, device)| (device.used, identity.clone()))
+            .collect();
         by_use.sort_unstable_by_key(|(used, _)| *used);
         for (_, identity) in by_use {
             if self.devices.len() <= self.limit - self.limit / 4
@@ -137,7 +154,9 @@ impl Devices {
     }
 
     fn forget(&mut self, identity: &Identity) {
-        let Some(device) = self.devices.get(identity) else { return };
+        let Some(device) = self.devices.get(identity) else {
+            return;
+        };
         if device.poisoned.is_some() || device.is_pinned() {
             return;
         }
@@ -160,7 +179,10 @@ mod tests {
     use super::*;
 
     fn identity(number: u8) -> Identity {
-        Identity::new("acme".parse().unwrap(), crate::identity::DeviceId::from_bytes([number; 16]))
+        Identity::new(
+            "acme".parse().unwrap(),
+            crate::identity::DeviceId::from_bytes([number; 16]),
+        )
     }
 
     fn declared(name: &str) -> Arc<Introspection> {
@@ -177,7 +199,10 @@ mod tests {
         assert_eq!(devices.entry(&identity(1)).stamp(at(1001)), at(1002));
         devices.entry(&identity(2));
         devices.trim();
-        assert!(devices.get_mut(&identity(1)).is_none(), "it was used before the other");
+        assert!(
+            devices.get_mut(&identity(1)).is_none(),
+            "it was used before the other"
+        );
         assert_eq!(devices.entry(&identity(1)).stamp(at(10)), at(1003));
     }
 

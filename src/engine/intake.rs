@@ -100,7 +100,11 @@ enum Source {
 
 impl Bounds {
     pub(super) fn new(limits: IntakeLimits, counters: Arc<EngineCounters>) -> Self {
-        Self(Arc::new(Shared { limits, counters, state: Mutex::default() }))
+        Self(Arc::new(Shared {
+            limits,
+            counters,
+            state: Mutex::default(),
+        }))
     }
 
     /// Waits until a message of so many bytes has room: in the device's own window, or else in the
@@ -119,7 +123,10 @@ impl Bounds {
             state.enqueue(identity, bytes)
         };
         self.0.counters.intake_waiting.add(1);
-        let _line = InLine { bounds: self, ticket };
+        let _line = InLine {
+            bounds: self,
+            ticket,
+        };
         // the sender is dropped only by this future's own `InLine`
         match granted.await {
             Ok(room) => room,
@@ -130,7 +137,12 @@ impl Bounds {
     fn room(&self, identity: Identity, bytes: usize, source: Source) -> Room {
         self.0.counters.intake_messages.add(1);
         self.0.counters.intake_bytes.add(bytes as u64);
-        Room { bounds: self.clone(), identity, bytes, source }
+        Room {
+            bounds: self.clone(),
+            identity,
+            bytes,
+            source,
+        }
     }
 
     /// Gives room back and serves who can be served by it.
@@ -167,7 +179,8 @@ impl Bounds {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.bounds.give_back(&self.identity, self.bytes, self.source);
+        self.bounds
+            .give_back(&self.identity, self.bytes, self.source);
     }
 }
 
@@ -182,7 +195,9 @@ impl Drop for InLine<'_> {
         self.bounds.0.counters.intake_waiting.sub(1);
         let mut state = self.bounds.lock();
         // none: it was served
-        let Some(waiting) = state.waiting.remove(&self.ticket) else { return };
+        let Some(waiting) = state.waiting.remove(&self.ticket) else {
+            return;
+        };
         if let Some(window) = state.windows.get_mut(&waiting.identity) {
             window.tickets.retain(|ticket| *ticket != self.ticket);
         }
@@ -193,17 +208,15 @@ impl Drop for InLine<'_> {
 
 impl State {
     /// Room that is there now, unless somebody waits for the same.
-    fn take(
-        &mut self,
-        limits: &IntakeLimits,
-        identity: &Identity,
-        bytes: usize,
-    ) -> Option<Source> {
+    fn take(&mut self, limits: &IntakeLimits, identity: &Identity, bytes: usize) -> Option<Source> {
         let nobody_waits = self.waiting.is_empty();
         match self.windows.get_mut(identity) {
             None => {
                 let used = Amount { messages: 1, bytes };
-                let window = Window { used, tickets: VecDeque::new() };
+                let window = Window {
+                    used,
+                    tickets: VecDeque::new(),
+                };
                 self.windows.insert(identity.clone(), window);
                 Some(Source::Window)
             }
@@ -224,8 +237,19 @@ impl State {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let (grant, granted) = oneshot::channel();
-        self.waiting.insert(ticket, Waiting { identity: identity.clone(), bytes, grant });
-        self.windows.entry(identity.clone()).or_default().tickets.push_back(ticket);
+        self.waiting.insert(
+            ticket,
+            Waiting {
+                identity: identity.clone(),
+                bytes,
+                grant,
+            },
+        );
+        self.windows
+            .entry(identity.clone())
+            .or_default()
+            .tickets
+            .push_back(ticket);
         (granted, ticket)
     }
 
