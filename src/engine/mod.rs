@@ -4,3 +4,5 @@
 //! (bounds), `lane` (order within a device), `batch` (group commit), `introspection`, `data`;
 //! beside them the services that the control API calls: `interfaces`, `realms`, `devices`,
 //! `pairing`, `reads`, `writes`.
+
+pub mod tokens;
