@@ -3,7 +3,7 @@
 //! A token's claim lists entries `METHOD:OPTS:PATH`; method and path are regular expressions over
 //! the whole method and the whole rest of the path after the realm (spec/http-apis.md 1.1). An
 //! entry that does not compile allows nothing. On the socket no token is asked for: whoever may
-//! open the file is the operator. The layers here put a [`Caller`] and, within a realm, a
+//! open the file is the operator. The layers here put a [`Actor`] and, within a realm, a
 //! [`RealmScope`] into the request; a handler that asks for one without its layer gets 500, never
 //! an open door.
 
@@ -24,10 +24,13 @@ use serde_json::{Map, Value};
 
 use super::error::ApiError;
 use crate::{
-    clock::{SharedClock, Timestamp},
-    engine::tokens::{InvalidTokenKey, TokenApi, TokenKey},
+    clock::SharedClock,
+    engine::{
+        actor::Actor,
+        tokens::{InvalidTokenKey, TokenApi, TokenKey},
+    },
     identity::RealmName,
-    store::{AuditEntry, Store},
+    store::Store,
 };
 
 /// Entries of claims kept compiled; all are dropped when more are met.
@@ -68,49 +71,19 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
     }
 }
 
-/// Who calls, as the audit log names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller {
-    actor: String,
-}
-
-impl Caller {
-    /// A caller of this name: `socket:<uid>`, `token:<realm>@<address>`, `device:<id>@<address>`.
-    #[must_use]
-    pub fn named(actor: impl Into<String>) -> Self {
-        Self { actor: actor.into() }
-    }
-
-    /// The audit row of what this caller does.
-    #[must_use]
-    pub fn audit(&self, at: Timestamp, action: &str, object: impl Into<String>) -> AuditEntry {
-        AuditEntry {
-            at,
-            actor: self.actor.clone(),
-            action: action.to_owned(),
-            object: object.into(),
-        }
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn actor(&self) -> &str {
-        &self.actor
-    }
-
-    fn by_token(of: &str, peer: Peer) -> Self {
-        match peer {
-            Peer::Tcp(address) => Self::named(format!("token:{of}@{}", address.ip())),
-            Peer::Socket { uid } => Self::named(format!("socket:{uid}")),
-        }
+/// The actor of a request that may be made.
+fn actor(of: &str, peer: Peer) -> Actor {
+    match peer {
+        Peer::Tcp(address) => Actor::named(format!("token:{of}@{}", address.ip().to_canonical())),
+        Peer::Socket { uid } => Actor::named(format!("socket:{uid}")),
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Caller {
+impl<S: Send + Sync> FromRequestParts<S> for Actor {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        from_layer(parts, "caller")
+        from_layer(parts, "actor")
     }
 }
 
@@ -168,7 +141,7 @@ impl Authority {
         api: TokenApi,
         realm: &str,
         request: &Asked<'_>,
-    ) -> Result<(RealmName, Caller), ApiError> {
+    ) -> Result<(RealmName, Actor), ApiError> {
         let token = match request.peer {
             Peer::Socket { .. } => None,
             Peer::Tcp(_) => Some(bearer(request.headers).ok_or_else(ApiError::missing_token)?),
@@ -185,15 +158,15 @@ impl Authority {
             })?;
             self.check(&key, api, token, request)?;
         }
-        let caller = Caller::by_token(row.name.as_str(), request.peer);
-        Ok((row.name, caller))
+        let actor = actor(row.name.as_str(), request.peer);
+        Ok((row.name, actor))
     }
 
     /// Whether this request may be made to Housekeeping, and by whom. `path` is what follows `v1/`.
     ///
     /// # Errors
     /// 401 and 403; without a configured key every request over TCP is 403.
-    pub fn in_housekeeping(&self, request: &Asked<'_>) -> Result<Caller, ApiError> {
+    pub fn in_housekeeping(&self, request: &Asked<'_>) -> Result<Actor, ApiError> {
         if matches!(request.peer, Peer::Tcp(_)) {
             let token = bearer(request.headers).ok_or_else(ApiError::missing_token)?;
             let key = self.housekeeping.as_ref().ok_or_else(|| {
@@ -204,7 +177,7 @@ impl Authority {
             })?;
             self.check(key, TokenApi::Housekeeping, token, request)?;
         }
-        Ok(Caller::by_token("housekeeping", request.peer))
+        Ok(actor("housekeeping", request.peer))
     }
 
     fn check(
@@ -371,9 +344,9 @@ pub async fn require_realm(
         shown: &shown,
         headers: request.headers(),
     };
-    let (realm, caller) = authority.in_realm(api, realm, &asked).await?;
+    let (realm, actor) = authority.in_realm(api, realm, &asked).await?;
     request.extensions_mut().insert(RealmScope(realm));
-    request.extensions_mut().insert(caller);
+    request.extensions_mut().insert(actor);
     Ok(next.run(request).await)
 }
 
@@ -396,8 +369,8 @@ pub async fn require_housekeeping(
         shown: &shown,
         headers: request.headers(),
     };
-    let caller = authority.in_housekeeping(&asked)?;
-    request.extensions_mut().insert(caller);
+    let actor = authority.in_housekeeping(&asked)?;
+    request.extensions_mut().insert(actor);
     Ok(next.run(request).await)
 }
 

@@ -5,4 +5,6 @@
 //! beside them the services that the control API calls: `interfaces`, `realms`, `devices`,
 //! `pairing`, `reads`, `writes`.
 
+pub mod actor;
+pub mod live;
 pub mod tokens;
