@@ -27,6 +27,8 @@ use crate::{
 };
 use packet::{PacketId, QoS, ReasonCode};
 
+pub use crate::pki::PeerCertificate;
+
 /// Names one session of a device: 64 random bits, new with every new session, never a counter, so
 /// that a session store restored from an older backup cannot repeat one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -141,7 +143,11 @@ impl Drop for Ack {
 
 impl std::fmt::Debug for Ack {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.0.is_some() { "Ack(owed)" } else { "Ack(nobody)" })
+        f.write_str(if self.0.is_some() {
+            "Ack(owed)"
+        } else {
+            "Ack(nobody)"
+        })
     }
 }
 
@@ -179,19 +185,6 @@ pub trait Intake: Send + Sync + 'static {
 
     /// A session was erased: its receipts go. In order with `submit` of the same device.
     fn forget(&self, identity: &Identity, epoch: SessionEpoch);
-}
-
-/// What is known of the certificate that a device connects with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerCertificate {
-    /// Serial number, lower-case hexadecimal without leading zeros.
-    pub serial: String,
-    /// End of validity.
-    pub not_after: Timestamp,
-    /// Hexadecimal SHA-256 of the realm CA's DER that the chain ends in.
-    pub ca_fingerprint: String,
-    /// The chain as presented, leaf first, DER; to verify it again when the pools change.
-    pub chain: Vec<Arc<[u8]>>,
 }
 
 /// Whether a device may connect.
