@@ -55,7 +55,13 @@ impl<S: Send + Sync> FromRequest<S> for Data {
                 });
             }
         };
-        let Ok(Value::Object(mut body)) = serde_json::from_slice::<Value>(&bytes) else {
+        Self::read(&bytes)
+    }
+}
+
+impl Data {
+    fn read(bytes: &[u8]) -> Result<Self, ApiError> {
+        let Ok(Value::Object(mut body)) = serde_json::from_slice::<Value>(bytes) else {
             return Err(ApiError::bad_request());
         };
         body.remove("data").map(Self).ok_or_else(ApiError::bad_request)
@@ -70,6 +76,17 @@ pub struct Fields {
 }
 
 impl Fields {
+    /// From a body that may be left out altogether.
+    ///
+    /// # Errors
+    /// 400 as [`Data`], for a body that is there.
+    pub fn optional(body: &Bytes) -> Result<Self, ApiError> {
+        match body.is_empty() {
+            true => Ok(Self::of(Map::new())),
+            false => Data::read(body)?.try_into(),
+        }
+    }
+
     /// For an object that is read already.
     #[must_use]
     pub fn of(object: Map<String, Value>) -> Self {
@@ -176,9 +193,17 @@ impl<S: Send + Sync> FromRequest<S> for Fields {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        match Data::from_request(request, state).await? {
-            Data(Value::Object(object)) => Ok(Self::of(object)),
-            Data(_) => Err(ApiError::bad_request()),
+        Data::from_request(request, state).await?.try_into()
+    }
+}
+
+impl TryFrom<Data> for Fields {
+    type Error = ApiError;
+
+    fn try_from(Data(value): Data) -> Result<Self, ApiError> {
+        match value {
+            Value::Object(object) => Ok(Self::of(object)),
+            _ => Err(ApiError::bad_request()),
         }
     }
 }

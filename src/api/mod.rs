@@ -26,12 +26,12 @@ use async_trait::async_trait;
 use axum::{
     Router,
     extract::DefaultBodyLimit,
-    http::{HeaderName, Method, header},
+    http::{Method, header},
     middleware,
 };
 use serde::Serialize;
 use tokio_util::task::TaskTracker;
-use tower_http::cors::{Any, CorsLayer};
+use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 
 use crate::{
     clock::SharedClock,
@@ -194,12 +194,7 @@ fn cors() -> CorsLayer {
             Method::DELETE,
             Method::OPTIONS,
         ])
-        .allow_headers([
-            header::AUTHORIZATION,
-            header::CONTENT_TYPE,
-            header::ACCEPT,
-            HeaderName::from_static("x-requested-with"),
-        ])
+        .allow_headers(AllowHeaders::mirror_request())
         .expose_headers([header::LOCATION, header::RETRY_AFTER])
 }
 

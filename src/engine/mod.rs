@@ -6,5 +6,10 @@
 //! `pairing`, `reads`, `writes`.
 
 pub mod actor;
+mod attempts;
+pub mod backup;
+pub mod devices;
 pub mod live;
+pub mod pairing;
+pub mod realms;
 pub mod tokens;

@@ -23,7 +23,7 @@ use crate::{
     identity::{DeviceId, Identity, InvalidDeviceId, RealmName},
     interface::Introspection,
     mqtt::DisconnectReason,
-    pki::{CaError, CsrError, MasterKey, Pools, Verdict},
+    pki::{CsrError, MasterKey, Pools, Verdict},
     store::{Change, DeviceRow, SecretHash, Store, StoreError, Subject},
 };
 

@@ -279,7 +279,7 @@ impl Realms {
         let now = self.clock.wall();
         RealmCa::generate(realm, now)
             .map_err(|error| RealmError::CaInvalid(error.to_string()))?
-            .to_row(realm, true, &self.master_key, now)
+            .to_row(true, &self.master_key, now)
             .map_err(|error| RealmError::Sealed(error.to_string()))
     }
 
@@ -383,9 +383,9 @@ impl Realms {
             return Err(RealmError::CaKeyMissing);
         }
         let now = self.clock.wall();
-        let row = RealmCa::import(certificate_pem, private_key_pem, now)
+        let row = RealmCa::import(realm, certificate_pem, private_key_pem, now)
             .map_err(|error| RealmError::CaInvalid(error.to_string()))?
-            .to_row(realm, issuing, &self.master_key, now)
+            .to_row(issuing, &self.master_key, now)
             .map_err(|error| RealmError::Sealed(error.to_string()))?;
         self.add_ca(row, "ca.import", by).await
     }
@@ -438,13 +438,9 @@ impl Realms {
         let _rebuilding = self.rebuilding.lock().await;
         let cas = self.store.cas(realm).await?;
         let revocations = self.store.revocations(realm).await?;
-        let contents = PoolContents {
-            ca_certificates_pem: cas.into_iter().map(|row| row.certificate_pem).collect(),
-            revoked_serials: revocations.into_iter().map(|row| row.serial).collect(),
-            crl_pem: self.crl(realm).await?,
-        };
+        let contents = PoolContents::from_rows(&cas, &revocations, self.crl(realm).await?);
         self.pools
-            .replace(realm, contents)
+            .replace(realm, &contents)
             .map_err(|error| RealmError::Pool(error.to_string()))
     }
 
