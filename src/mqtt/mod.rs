@@ -13,6 +13,7 @@ pub mod publisher;
 pub mod session;
 pub mod sessions;
 pub mod takeover;
+pub mod topics;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -123,6 +124,12 @@ impl Ack {
     /// An ack that nobody waits for: QoS 0, wills.
     pub fn nobody() -> Self {
         Self(None)
+    }
+
+    /// Whether somebody waits for the answer; not so for wills.
+    #[must_use]
+    pub const fn is_owed(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Lets the answer go: the message is durable, or refused for good.

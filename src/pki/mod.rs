@@ -12,6 +12,7 @@
 //! at all, holds for the next handshake, and a broken input leaves the old state in place.
 
 mod certificate_name;
+mod chain_error;
 mod csr;
 mod der;
 mod master_key;
@@ -27,9 +28,10 @@ mod tests;
 use std::{fmt::Write as _, sync::Arc};
 
 pub use certificate_name::{CnError, identity_of};
+pub use chain_error::{ChainError, ChainReason};
 pub use csr::CsrError;
 pub use master_key::{MasterKey, MasterKeyError, SealError};
-pub use pools::{ChainError, ChainReason, PoolContents, PoolError, Pools, RefusalCount};
+pub use pools::{PoolContents, PoolError, Pools, RefusalCount};
 pub use realm_ca::{CaError, IssuedCertificate, RealmCa};
 pub use server_certificate::{ServerCertificateError, ServerCertificateFiles, ServerCertificates};
 pub use verdict::{Cause, Verdict};

@@ -13,14 +13,14 @@ use std::{
 
 use arc_swap::ArcSwap;
 use rustls::{
-    CertificateError, RootCertStore,
+    RootCertStore,
     pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime, pem::PemObject as _},
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
 };
 use x509_parser::{prelude::FromDer as _, revocation_list::CertificateRevocationList};
 
 use super::{
-    PeerCertificate,
+    ChainError, ChainReason, PeerCertificate,
     certificate_name::{self, Leaf},
     crypto_provider, fingerprint, realm_ca,
 };
@@ -31,88 +31,9 @@ use crate::{
 };
 
 /// Most certificates in a presented chain, the leaf included. Bounds the work of path building.
-pub(super) const CHAIN_CERTIFICATES_MAX: usize = 8;
+pub(super) const CHAIN_CERTIFICATES_MAX: usize = 6;
 /// Most CAs in a realm's pool.
 const POOL_CAS_MAX: usize = 64;
-
-/// Why a certificate is not let in; the names are those of logs and metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum ChainReason {
-    /// No certificate, or one that is not X.509.
-    NotACertificate,
-    /// No CN, two CNs, another string type, or not `<realm>/<device id>`.
-    CommonName,
-    /// A CN of another device than was asked about.
-    OtherIdentity,
-    /// There is no such realm, or it has no CA.
-    UnknownRealm,
-    /// More certificates than are looked at.
-    ChainTooLong,
-    /// The leaf does not carry clientAuth.
-    NoClientAuth,
-    /// The validity of the leaf or of an intermediate is over.
-    Expired,
-    /// The validity of the leaf or of an intermediate has not begun.
-    NotYetValid,
-    /// The validity of the realm's CA is over.
-    CaExpired,
-    /// On the realm's list of revoked certificates, or on its CRL.
-    Revoked,
-    /// The chain does not end in a CA of this realm.
-    UnknownIssuer,
-    /// The chain leads to a CA's name, but the signature is not by its key.
-    BadSignature,
-    /// An algorithm that is not supported.
-    UnsupportedAlgorithm,
-    /// A certificate without `CA:true` issued another.
-    NotACa,
-    /// A name constraint of a CA excludes it.
-    NameNotPermitted,
-    /// Anything else that makes a chain invalid: a path length, a critical extension.
-    InvalidChain,
-}
-
-impl ChainReason {
-    /// The name in logs and metrics.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NotACertificate => "not_a_certificate",
-            Self::CommonName => "common_name",
-            Self::OtherIdentity => "other_identity",
-            Self::UnknownRealm => "unknown_realm",
-            Self::ChainTooLong => "chain_too_long",
-            Self::NoClientAuth => "no_client_auth",
-            Self::Expired => "expired",
-            Self::NotYetValid => "not_yet_valid",
-            Self::CaExpired => "ca_expired",
-            Self::Revoked => "revoked",
-            Self::UnknownIssuer => "unknown_issuer",
-            Self::BadSignature => "bad_signature",
-            Self::UnsupportedAlgorithm => "unsupported_algorithm",
-            Self::NotACa => "not_a_ca",
-            Self::NameNotPermitted => "name_not_permitted",
-            Self::InvalidChain => "invalid_chain",
-        }
-    }
-}
-
-/// A certificate that is not let in, with what a log line should say. The peer's fault.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the device certificate is refused ({}): {detail}", .reason.as_str())]
-pub struct ChainError {
-    /// Why.
-    pub reason: ChainReason,
-    /// The realm that the CN names, where that realm exists.
-    pub realm: Option<RealmName>,
-    /// The identity that the CN claims, where it is one.
-    pub claimed: Option<Identity>,
-    /// The leaf's issuer as text; empty when there is no certificate.
-    pub issuer: String,
-    /// More, for people.
-    pub detail: String,
-}
 
 /// What a realm's pool is made of.
 #[derive(Clone, Debug, Default)]
@@ -214,6 +135,8 @@ struct RealmPool {
 /// One CA with a verifier of its own, so that it is known which CA a chain ends in.
 struct PoolCa {
     fingerprint: String,
+    /// Its name as text, and as its bytes.
+    subject: (String, Vec<u8>),
     not_before: Timestamp,
     not_after: Timestamp,
     verifier: Arc<dyn ClientCertVerifier>,
@@ -507,7 +430,7 @@ impl RealmPool {
                     worst = (ChainReason::CaExpired, detail);
                 }
                 Err(error) => {
-                    let reason = reason_of(&error, others);
+                    let reason = ChainReason::of(&error, others);
                     // what a CA says that knows the issuer beats "not mine"
                     if reason != ChainReason::UnknownIssuer {
                         worst = (reason, error.to_string());
@@ -515,7 +438,34 @@ impl RealmPool {
                 }
             }
         }
+        if worst.0 == ChainReason::UnknownIssuer {
+            worst.1 = self.why_unknown(leaf, others);
+        }
         Err(worst)
+    }
+
+    /// What to say of a chain whose issuer is not known. Names are compared byte by byte, so one
+    /// that merely looks the same deserves a word (RFC 5280 section 7.1).
+    fn why_unknown(&self, leaf: &[u8], others: &[impl AsRef<[u8]>]) -> String {
+        for der in std::iter::once(leaf).chain(others.iter().map(AsRef::as_ref)) {
+            let Ok(certificate) = certificate_name::parse(der) else {
+                continue;
+            };
+            let issuer = certificate.issuer();
+            let text = issuer.to_string();
+            let lookalike = self
+                .cas
+                .iter()
+                .find(|ca| ca.subject.0 == text && ca.subject.1 != issuer.as_raw());
+            if let Some(ca) = lookalike {
+                return format!(
+                    "the issuer has the name of the realm's CA {}, but in another encoding \
+                     (UTF8String against PrintableString); they have to be the same bytes",
+                    ca.fingerprint
+                );
+            }
+        }
+        "the realm has no CA that issued it".to_owned()
     }
 }
 
@@ -531,6 +481,10 @@ impl PoolCa {
             .map(|crl| crl.der.clone())
             .collect();
         let fingerprint = fingerprint(&der);
+        let subject = (
+            certificate.subject().to_string(),
+            certificate.subject().as_raw().to_vec(),
+        );
         let mut roots = RootCertStore::empty();
         roots
             .add(CertificateDer::from(der))
@@ -542,6 +496,7 @@ impl PoolCa {
             .map_err(|error| error.to_string())?;
         Ok(Self {
             fingerprint,
+            subject,
             not_before,
             not_after,
             verifier,
@@ -597,38 +552,6 @@ fn read_crls(text: &str, cas: &[Vec<u8>]) -> Result<Vec<Crl>, String> {
         });
     }
     Ok(crls)
-}
-
-fn reason_of(error: &rustls::Error, others: &[impl AsRef<[u8]>]) -> ChainReason {
-    let rustls::Error::InvalidCertificate(error) = error else {
-        return ChainReason::InvalidChain;
-    };
-    match error {
-        CertificateError::BadEncoding => ChainReason::NotACertificate,
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => ChainReason::Expired,
-        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            ChainReason::NotYetValid
-        }
-        CertificateError::Revoked => ChainReason::Revoked,
-        CertificateError::UnknownIssuer => ChainReason::UnknownIssuer,
-        CertificateError::BadSignature => ChainReason::BadSignature,
-        CertificateError::UnsupportedSignatureAlgorithmContext { .. }
-        | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
-            ChainReason::UnsupportedAlgorithm
-        }
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            ChainReason::NameNotPermitted
-        }
-        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            ChainReason::NoClientAuth
-        }
-        _ if others.iter().any(|other| !is_ca(other.as_ref())) => ChainReason::NotACa,
-        _ => ChainReason::InvalidChain,
-    }
-}
-
-fn is_ca(der: &[u8]) -> bool {
-    certificate_name::parse(der).is_ok_and(|certificate| certificate.is_ca())
 }
 
 pub(super) fn unix_time(now: Timestamp) -> UnixTime {

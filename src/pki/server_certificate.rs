@@ -16,10 +16,10 @@ use std::{
 
 use arc_swap::ArcSwap;
 use rustls::{
-    CipherSuite, ServerConfig, SupportedCipherSuite,
+    ServerConfig, SupportedCipherSuite,
     pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject as _},
     server::{ClientHello, NoServerSessionStorage, ResolvesServerCert},
-    sign::{CertifiedKey, SigningKey},
+    sign::CertifiedKey,
     time_provider::TimeProvider,
 };
 
@@ -27,8 +27,8 @@ use super::{DeviceVerifier, Pools, certificate_name, crypto_provider, pools::uni
 use crate::clock::{SharedClock, Timestamp};
 use generated::Generated;
 
-/// Cipher suites of a ClientHello that a log line shows.
-const SUITES_LOGGED: usize = 32;
+/// Cipher suites and signature schemes of a `ClientHello` that a log line shows.
+const OFFERS_LOGGED: usize = 32;
 
 /// A configured certificate with its key, both PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -318,41 +318,53 @@ fn read(path: &Path) -> Result<Vec<u8>, ServerCertificateError> {
 impl ResolvesServerCert for Served {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let current = self.0.load();
-        let fits = |pair: &&Pair| can_use(&hello, pair);
-        let first = current.pairs.first()?;
-        if let Some(pair) = current.pairs.iter().find(fits) {
-            return Some(Arc::clone(&pair.key));
+        // which version it will be is not told here, so a pair that goes with both comes first
+        let best = current
+            .pairs
+            .iter()
+            .rev()
+            .max_by_key(|pair| fit(&hello, pair))?;
+        if fit(&hello, best) == Fit::None {
+            tracing::info!(
+                cipher_suites = ?first_few(hello.cipher_suites()),
+                signature_schemes = ?first_few(hello.signature_schemes()),
+                "the client offers nothing that goes with the server certificate: it needs an \
+                 ECDHE suite with AES-GCM or ChaCha20-Poly1305"
+            );
         }
-        tracing::info!(
-            cipher_suites = ?&hello.cipher_suites()[..hello.cipher_suites().len().min(SUITES_LOGGED)],
-            signature_schemes =
-                ?&hello.signature_schemes()[..hello.signature_schemes().len().min(SUITES_LOGGED)],
-            "the client offers nothing that goes with the server certificate: it needs an \
-             ECDHE suite with AES-GCM or ChaCha20-Poly1305"
-        );
-        Some(Arc::clone(&first.key))
+        Some(Arc::clone(&best.key))
     }
 }
 
-/// Whether the client has a signature scheme and a cipher suite for this certificate.
-fn can_use(hello: &ClientHello<'_>, pair: &Pair) -> bool {
-    let key = &*pair.key.key;
-    key.choose_scheme(hello.signature_schemes()).is_some()
-        && hello
-            .cipher_suites()
-            .iter()
-            .any(|suite| serves(*suite, key))
+/// How well a certificate goes with what a client offers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fit {
+    None,
+    Tls13Only,
+    Tls12,
 }
 
-/// Whether one of our suites is this one and goes with such a key; those of TLS 1.3 go with all.
-fn serves(suite: CipherSuite, key: &dyn SigningKey) -> bool {
-    rustls::crypto::ring::ALL_CIPHER_SUITES
-        .iter()
-        .filter(|ours| ours.suite() == suite)
-        .any(|ours| match ours {
-            SupportedCipherSuite::Tls12(ours) => key.choose_scheme(ours.sign).is_some(),
-            SupportedCipherSuite::Tls13(_) => true,
-        })
+fn fit(hello: &ClientHello<'_>, pair: &Pair) -> Fit {
+    let key = &*pair.key.key;
+    if key.choose_scheme(hello.signature_schemes()).is_none() {
+        return Fit::None;
+    }
+    let offered = hello.cipher_suites();
+    let ours = rustls::crypto::ring::ALL_CIPHER_SUITES;
+    let of_suite = |suite: &SupportedCipherSuite| match suite {
+        SupportedCipherSuite::Tls12(suite) if key.choose_scheme(suite.sign).is_some() => Fit::Tls12,
+        SupportedCipherSuite::Tls12(_) => Fit::None,
+        SupportedCipherSuite::Tls13(_) => Fit::Tls13Only,
+    };
+    ours.iter()
+        .filter(|suite| offered.contains(&suite.suite()))
+        .map(of_suite)
+        .max()
+        .unwrap_or(Fit::None)
+}
+
+fn first_few<T>(offered: &[T]) -> &[T] {
+    &offered[..offered.len().min(OFFERS_LOGGED)]
 }
 
 /// The wall clock for rustls.
