@@ -21,6 +21,8 @@ const BUSY_RETRY_AFTER: Duration = Duration::from_secs(1);
 pub struct Limits {
     /// Requests at a time; more are answered 503.
     pub requests: usize,
+    /// Largest body of a request, in bytes; a restored archive is larger and has its own limit.
+    pub body_bytes: usize,
     /// Longest time that a caller waits for an answer.
     pub request_timeout: Duration,
     /// Longest time for the head of a request, and for an idle connection.
@@ -35,6 +37,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             requests: 512,
+            body_bytes: 1024 * 1024,
             request_timeout: Duration::from_secs(30),
             header_timeout: Duration::from_secs(30),
             connections: 4096,

@@ -43,9 +43,6 @@ use crate::{
 use auth::Authority;
 pub use limits::Limits;
 
-/// Largest body of a request, in bytes; a restored archive is larger and has its own limit.
-pub const BODY_BYTES_MAX: usize = 1024 * 1024;
-
 /// Everything that the routes call.
 pub struct Api {
     /// Who may do what.
@@ -78,19 +75,13 @@ pub struct Api {
 pub type MetricsText = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// What the API is told by the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApiSettings {
     /// Bounds.
     pub limits: Limits,
     /// Whether Housekeeping's own route may delete realms over TCP, as Astarte's setting; the
     /// socket and `/tanit/v1` always may.
     pub realm_deletion: bool,
-}
-
-impl Default for ApiSettings {
-    fn default() -> Self {
-        Self { limits: Limits::default(), realm_deletion: false }
-    }
 }
 
 impl std::fmt::Debug for Api {
@@ -169,7 +160,7 @@ pub fn router(api: Arc<Api>) -> Router {
         .merge(health::router(api.node.clone()))
         .merge(metrics::router(&api))
         .fallback(not_found)
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(DefaultBodyLimit::max(api.settings.limits.body_bytes))
         .layer(middleware::from_fn_with_state(limits, limits::bounded))
         .with_state(api.clone());
     // an archive takes its time and its bytes: no deadline, no limit of a body

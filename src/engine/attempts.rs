@@ -22,10 +22,6 @@ use crate::{
     identity::{DeviceId, Identity, RealmName},
 };
 
-/// Failures that are allowed at once.
-const BURST: NonZeroU32 = NonZeroU32::new(10).expect("ten is not zero");
-/// Time after which one more is allowed.
-const ONE_MORE_AFTER: Duration = Duration::from_secs(6);
 /// Keys that are told apart.
 const KEYS_MAX: usize = 16_384;
 /// Keys whose allowance is whole again are dropped at most this often.
@@ -65,10 +61,9 @@ impl std::fmt::Debug for SecretAttempts {
 }
 
 impl SecretAttempts {
-    pub(crate) fn new(clock: SharedClock) -> Self {
-        let quota = Quota::with_period(ONE_MORE_AFTER)
-            .expect("the period is not zero")
-            .allow_burst(BURST);
+    /// `per_minute` failures may come at once, and then as many in each minute.
+    pub(crate) fn new(clock: SharedClock, per_minute: NonZeroU32) -> Self {
+        let quota = Quota::per_minute(per_minute);
         let held = Held { until: HashMap::new(), pruned: clock.now() };
         let clock = Ours(clock);
         Self {
@@ -138,6 +133,9 @@ mod tests {
     use super::*;
     use crate::clock::{ManualClock, Timestamp};
 
+    const BURST: NonZeroU32 = NonZeroU32::new(10).expect("ten is not zero");
+    const ONE_MORE_AFTER: Duration = Duration::from_secs(6);
+
     fn device(id: u8) -> Identity {
         Identity::new("acme".parse().expect("a realm"), DeviceId::from_bytes([id; 16]))
     }
@@ -145,7 +143,7 @@ mod tests {
     #[test]
     fn a_device_is_held_off_after_a_burst_of_failures_and_only_at_that_address() {
         let clock = ManualClock::new(Timestamp::default());
-        let attempts = SecretAttempts::new(clock.clone());
+        let attempts = SecretAttempts::new(clock.clone(), BURST);
         let here = "192.0.2.1".parse().expect("an address");
         let there = "192.0.2.2".parse().expect("an address");
         for _ in 0..BURST.get() {
@@ -165,7 +163,7 @@ mod tests {
     #[test]
     fn the_maps_stay_bounded_and_forget() {
         let clock = ManualClock::new(Timestamp::default());
-        let attempts = SecretAttempts::new(clock.clone());
+        let attempts = SecretAttempts::new(clock.clone(), BURST);
         for n in 0..u32::try_from(KEYS_MAX * 2).expect("fits") {
             attempts.failed(&device(1), IpAddr::from(n.to_be_bytes()));
         }
@@ -178,7 +176,7 @@ mod tests {
     #[test]
     fn neighbours_in_an_ipv6_network_are_one_address() {
         let clock = ManualClock::new(Timestamp::default());
-        let attempts = SecretAttempts::new(clock);
+        let attempts = SecretAttempts::new(clock, BURST);
         for n in 0..=BURST.get() {
             let address = format!("2001:db8::{n:x}").parse().expect("an address");
             attempts.failed(&device(1), address);

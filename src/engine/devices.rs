@@ -7,6 +7,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
+    Engine, InhibitedDevices,
     actor::Actor,
     live::{LiveDevices, SessionView, SessionsFailed},
     realms::{RealmError, Realms},
@@ -35,20 +36,12 @@ pub struct DevicesParts {
     pub store: Arc<dyn Store>,
     /// The realms with their pools.
     pub realms: Arc<Realms>,
+    /// The engine, which remembers devices.
+    pub engine: Arc<Engine>,
     /// Who holds the connections.
     pub live: Arc<dyn LiveDevices>,
     /// Time.
     pub clock: SharedClock,
-}
-
-/// What inhibiting a device does to its connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum InhibitedDevices {
-    /// It is closed, and refused until the device is allowed again.
-    #[default]
-    Refused,
-    /// It goes on until the certificate expires, as on Astarte (D-12).
-    UntilCertificateExpiry,
 }
 
 /// The devices of this installation.
@@ -191,7 +184,7 @@ impl Devices {
         };
         self.apply(change, action, identity, by).await?;
         let cut = patch.credentials_inhibited == Some(true)
-            && self.inhibited == InhibitedDevices::Refused;
+            && self.inhibited == InhibitedDevices::Refuse;
         if cut {
             self.parts.live.disconnect(identity, DisconnectReason::Inhibited).await;
         }
@@ -266,7 +259,7 @@ impl Devices {
         live.erase_session(identity).await?;
         let delete = Change::DeleteDevice(identity.clone());
         self.apply(delete, "device.deleted", identity, by).await?;
-        live.forget_device(identity);
+        self.parts.engine.refresh_device(identity);
         Ok(())
     }
 

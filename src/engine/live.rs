@@ -72,12 +72,6 @@ pub trait LiveDevices: std::fmt::Debug + Send + Sync + 'static {
     /// A device's session; `None` when it has none.
     async fn session(&self, identity: &Identity) -> Option<SessionView>;
 
-    /// Drops what is held in memory of a device that was deleted.
-    fn forget_device(&self, identity: &Identity);
-
-    /// Drops what is held in memory of a realm that was deleted.
-    fn forget_realm(&self, realm: &RealmName);
-
     /// Writes a consistent copy of the session store to `file`, online.
     ///
     /// # Errors

@@ -1,20 +1,6 @@
 //! The engine: what a device says is resolved, decoded, validated and committed, then acknowledged.
 //!
 //! It implements the traits that [`crate::mqtt`] asks for. One stage of the path each: `intake`
-<<<<<<< HEAD
-//! (bounds), `lane` (order within a device), `batch` (group commit), `introspection`, `data`;
-//! beside them the services that the control API calls: `interfaces`, `realms`, `devices`,
-//! `pairing`, `reads`, `writes`.
-
-pub mod actor;
-mod attempts;
-pub mod backup;
-pub mod devices;
-pub mod live;
-pub mod pairing;
-pub mod realms;
-pub mod tokens;
-=======
 //! (bounds), `lane` (order within a device), `judge` with `introspection`, `control` and `data`
 //! (what a message means), `batch` (group commit); beside them `registry` (who may connect),
 //! `lifecycle` (presence), and the services that the control API calls: `interfaces`, `realms`,
@@ -24,11 +10,15 @@ pub mod tokens;
 //! error; the messages of a device are judged and released in the order of their arrival; nothing
 //! that was accepted is lost while the store is down.
 
+pub mod actor;
+mod attempts;
+pub mod backup;
 mod batch;
 mod cache;
 mod control;
 mod counters;
 mod data;
+pub mod devices;
 mod errors;
 mod health;
 mod intake;
@@ -37,11 +27,15 @@ mod introspection;
 mod judge;
 mod lane;
 mod lifecycle;
+pub mod live;
 mod outbox;
+pub mod pairing;
 mod queue;
+pub mod realms;
 mod registry;
 #[cfg(test)]
 mod tests;
+pub mod tokens;
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
@@ -291,4 +285,3 @@ impl Intake for Engine {
 fn unavailable() -> StoreError {
     StoreError::Unavailable(sqlx::Error::Io(std::io::Error::other("the store does not answer")))
 }
->>>>>>> main

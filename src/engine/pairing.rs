@@ -5,7 +5,7 @@
 //! its first use. Failed attempts are held off by device and address. A certificate is handed out
 //! only after its serial is on record.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{net::IpAddr, num::NonZeroU32, sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use ring::rand::SecureRandom;
@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
 use super::{
+    Engine,
     actor::Actor,
     attempts::SecretAttempts,
     live::LiveDevices,
@@ -48,6 +49,9 @@ pub struct PairingSettings {
     pub certificate_lifetime: Duration,
     /// Whether the broker demands a device's newest certificate.
     pub enforce_latest_certificate: bool,
+    /// Wrong secrets that are looked at in a minute, for each device and address; more are held
+    /// off.
+    pub failed_secrets_per_minute: NonZeroU32,
 }
 
 /// What [`Pairing`] is made of.
@@ -57,6 +61,8 @@ pub struct PairingParts {
     pub store: Arc<dyn Store>,
     /// The realms with their CAs.
     pub realms: Arc<Realms>,
+    /// The engine, which remembers devices.
+    pub engine: Arc<Engine>,
     /// Who holds the connections.
     pub live: Arc<dyn LiveDevices>,
     /// The pools that certificates are verified with.
@@ -193,7 +199,8 @@ impl Pairing {
     /// The service.
     #[must_use]
     pub fn new(parts: PairingParts, settings: PairingSettings) -> Self {
-        let attempts = SecretAttempts::new(parts.clock.clone());
+        let attempts =
+            SecretAttempts::new(parts.clock.clone(), settings.failed_secrets_per_minute);
         Self { parts, settings, attempts, bcrypt: Arc::new(Semaphore::new(BCRYPT_AT_ONCE)) }
     }
 
@@ -218,12 +225,13 @@ impl Pairing {
         let audit = by.did(at, "device.register", &identity);
         let device = identity.device;
         let change = Change::RegisterDevice {
-            identity,
+            identity: identity.clone(),
             secret: SecretHash::Hmac(self.parts.master_key.secret_hmac(&secret)),
             introspection,
             at,
         };
         self.parts.store.apply(change, audit).await?;
+        self.parts.engine.refresh_device(&identity);
         Ok(Registered { device, credentials_secret: secret })
     }
 

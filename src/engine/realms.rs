@@ -11,6 +11,7 @@ use serde::Serialize;
 use zeroize::Zeroizing;
 
 use super::{
+    Engine,
     actor::Actor,
     live::{LiveDevices, SessionsFailed},
     tokens::{self, InvalidTokenKey, SigningFailed, TokenApi, TokenKey, TokenKeyPair},
@@ -32,6 +33,7 @@ const TOKEN_KEY_LABEL: &str = "realm-jwt-key";
 #[derive(Debug)]
 pub struct Realms {
     store: Arc<dyn Store>,
+    engine: Arc<Engine>,
     live: Arc<dyn LiveDevices>,
     pools: Pools,
     master_key: Arc<MasterKey>,
@@ -162,6 +164,8 @@ pub enum RealmError {
 pub struct RealmsParts {
     /// Where realms are kept.
     pub store: Arc<dyn Store>,
+    /// The engine, which holds the realms' interfaces.
+    pub engine: Arc<Engine>,
     /// Who holds the connections.
     pub live: Arc<dyn LiveDevices>,
     /// The pools that the listener verifies with.
@@ -178,9 +182,10 @@ impl Realms {
     /// The realms kept in the store; their pools are empty until [`Realms::load`].
     #[must_use]
     pub fn new(parts: RealmsParts) -> Self {
-        let RealmsParts { store, live, pools, master_key, clock, crls } = parts;
+        let RealmsParts { store, engine, live, pools, master_key, clock, crls } = parts;
         Self {
             store,
+            engine,
             live,
             pools,
             master_key,
@@ -251,6 +256,7 @@ impl Realms {
         let change = Change::CreateRealm(row.clone(), ca);
         self.apply(change, by.did(now, "realm.create", &row.name)).await?;
         self.rebuild_pool(&row.name).await?;
+        self.engine.interfaces().refresh_realm(&row.name).await?;
         Ok(CreatedRealm { row, private_key_pem: returned })
     }
 
@@ -304,6 +310,7 @@ impl Realms {
             datastream_maximum_storage_retention: patch.datastream_maximum_storage_retention,
         };
         self.apply(change, by.did(self.clock.wall(), "realm.update", realm)).await?;
+        self.engine.interfaces().refresh_realm(realm).await?;
         self.show(realm).await
     }
 
@@ -340,7 +347,7 @@ impl Realms {
         self.live.erase_realm(realm).await?;
         let audit = by.did(self.clock.wall(), "realm.delete", realm);
         self.apply(Change::DeleteRealm(realm.clone()), audit).await?;
-        self.live.forget_realm(realm);
+        self.engine.interfaces().drop_realm(realm);
         // a device that was let in before the pool was gone
         self.live.disconnect_realm(realm, DisconnectReason::Deleted).await;
         self.live.erase_realm(realm).await?;
