@@ -136,6 +136,7 @@ async fn a_refused_will_kicks_nobody() {
     let mut will = bench.message(1, 0, "/t.Dev/int", b"junk");
     will.delivery = None;
     will.ack = Ack::nobody();
+    bench.acks.0.send_modify(Vec::clear);
     bench.submit(will).await;
     bench.send(1, "/t.Dev/int", &v(1)).await;
     assert_eq!(stored(&bench.acks.wait(1).await), [1]);
