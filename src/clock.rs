@@ -74,7 +74,9 @@ impl Timestamp {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let parsed = OffsetDateTime::parse(text, &Rfc3339).ok()?;
-        i64::try_from(parsed.unix_timestamp_nanos().div_euclid(1000)).ok().map(Self)
+        i64::try_from(parsed.unix_timestamp_nanos().div_euclid(1000))
+            .ok()
+            .map(Self)
     }
 
     /// The same moment for the `time` crate.
@@ -91,7 +93,10 @@ impl fmt::Display for Timestamp {
         let format = format_description!(
             "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z"
         );
-        let text = self.to_offset_date_time().format(&format).map_err(|_| fmt::Error)?;
+        let text = self
+            .to_offset_date_time()
+            .format(&format)
+            .map_err(|_| fmt::Error)?;
         f.write_str(&text)
     }
 }
@@ -132,7 +137,10 @@ impl SystemClock {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clocks")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the one place that reads the clocks"
+)]
 impl Clock for SystemClock {
     fn now(&self) -> Instant {
         // tokio's instant is the machine's, but follows a paused runtime in tests
@@ -175,17 +183,28 @@ impl ManualClock {
 
     /// Sets the wall clock alone, as an operator or NTP may.
     pub fn set_wall(&self, wall: Timestamp) {
-        self.state.lock().expect("no panic while the clock is held").1 = wall;
+        self.state
+            .lock()
+            .expect("no panic while the clock is held")
+            .1 = wall;
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Instant {
-        self.start + self.state.lock().expect("no panic while the clock is held").0
+        self.start
+            + self
+                .state
+                .lock()
+                .expect("no panic while the clock is held")
+                .0
     }
 
     fn wall(&self) -> Timestamp {
-        self.state.lock().expect("no panic while the clock is held").1
+        self.state
+            .lock()
+            .expect("no panic while the clock is held")
+            .1
     }
 }
 
@@ -197,7 +216,10 @@ mod tests {
     fn prints_and_reads_iso_8601_with_milliseconds() {
         let stamp = Timestamp::from_millis(1_700_000_000_123).expect("in range");
         assert_eq!(stamp.to_string(), "2023-11-14T22:13:20.123Z");
-        assert_eq!(Timestamp::parse("2023-11-14T23:13:20.123+01:00"), Some(stamp));
+        assert_eq!(
+            Timestamp::parse("2023-11-14T23:13:20.123+01:00"),
+            Some(stamp)
+        );
         assert_eq!(Timestamp::parse("yesterday"), None);
     }
 

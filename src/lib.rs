@@ -1,4 +1,4 @@
-//! Tanit: an Astarte-compatible IoT device broker and data engine in one binary.
+//! Tanit: an Astarte-compatible `IoT` device broker and data engine in one binary.
 //!
 //! A device is let in by its certificate, what it sends is understood and stored, and only then
 //! acknowledged. The map of the house, from the ground up; arrows of knowledge go down only:

@@ -45,7 +45,9 @@ impl FromStr for RealmName {
         let bytes = text.as_bytes();
         let shaped = (1..=Self::BYTES_MAX).contains(&bytes.len())
             && bytes[0].is_ascii_lowercase()
-            && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+            && bytes
+                .iter()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
         if shaped && text != "astarte" && text != "system" {
             Ok(Self(Arc::from(text)))
         } else {
@@ -74,7 +76,9 @@ impl Serialize for RealmName {
 
 impl<'de> Deserialize<'de> for RealmName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -150,7 +154,9 @@ impl FromStr for DeviceId {
 impl fmt::Display for DeviceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = [0; Self::TEXT_BYTES];
-        URL_SAFE_NO_PAD.encode_slice(self.0, &mut text).map_err(|_| fmt::Error)?;
+        URL_SAFE_NO_PAD
+            .encode_slice(self.0, &mut text)
+            .map_err(|_| fmt::Error)?;
         f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
@@ -169,7 +175,9 @@ impl Serialize for DeviceId {
 
 impl<'de> Deserialize<'de> for DeviceId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -216,7 +224,10 @@ impl FromStr for Identity {
         if device.contains('/') {
             return Err(InvalidIdentity::Shape);
         }
-        Ok(Self { realm: realm.parse()?, device: device.parse()? })
+        Ok(Self {
+            realm: realm.parse()?,
+            device: device.parse()?,
+        })
     }
 }
 
@@ -271,7 +282,10 @@ mod tests {
             format!("acme\0/{ID}"),
         ];
         for text in refused {
-            assert!(text.parse::<Identity>().is_err(), "{text:?} was taken for an identity");
+            assert!(
+                text.parse::<Identity>().is_err(),
+                "{text:?} was taken for an identity"
+            );
         }
     }
 

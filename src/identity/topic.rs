@@ -39,7 +39,9 @@ impl<'t> DeviceTopic<'t> {
     /// Takes `topic` apart; `None` when its first two levels are not `identity`.
     #[must_use]
     pub fn parse(identity: &Identity, topic: &'t str) -> Option<Self> {
-        let rest = topic.strip_prefix(identity.realm.as_str())?.strip_prefix('/')?;
+        let rest = topic
+            .strip_prefix(identity.realm.as_str())?
+            .strip_prefix('/')?;
         let (device, below) = match rest.split_once('/') {
             None => (rest, None),
             Some((device, below)) => (device, Some(below)),
@@ -94,13 +96,22 @@ mod tests {
             ("", Some(DeviceTopic::Introspection)),
             ("/capabilities", Some(DeviceTopic::Capabilities)),
             ("/capabilities/x", data("capabilities", "/x")),
-            ("/control", Some(DeviceTopic::Control(ControlTopic::Other("/")))),
-            ("/control/emptyCache", Some(DeviceTopic::Control(ControlTopic::EmptyCache))),
+            (
+                "/control",
+                Some(DeviceTopic::Control(ControlTopic::Other("/"))),
+            ),
+            (
+                "/control/emptyCache",
+                Some(DeviceTopic::Control(ControlTopic::EmptyCache)),
+            ),
             (
                 "/control/producer/properties",
                 Some(DeviceTopic::Control(ControlTopic::ProducerProperties)),
             ),
-            ("/control/x/y", Some(DeviceTopic::Control(ControlTopic::Other("/x/y")))),
+            (
+                "/control/x/y",
+                Some(DeviceTopic::Control(ControlTopic::Other("/x/y"))),
+            ),
             ("/a.B", data("a.B", "/")),
             ("/a.B/", data("a.B", "/")),
             ("/a.B/x/y", data("a.B", "/x/y")),

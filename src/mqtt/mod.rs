@@ -147,7 +147,11 @@ impl Drop for Ack {
 
 impl std::fmt::Debug for Ack {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.0.is_some() { "Ack(owed)" } else { "Ack(nobody)" })
+        f.write_str(if self.0.is_some() {
+            "Ack(owed)"
+        } else {
+            "Ack(nobody)"
+        })
     }
 }
 

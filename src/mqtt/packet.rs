@@ -204,7 +204,11 @@ impl Acknowledgement {
     /// Success.
     #[must_use]
     pub const fn success(packet_id: PacketId) -> Self {
-        Self { packet_id, reason: ReasonCode::SUCCESS, reason_string: None }
+        Self {
+            packet_id,
+            reason: ReasonCode::SUCCESS,
+            reason_string: None,
+        }
     }
 }
 

@@ -1,0 +1,48 @@
+# Tanit. `make help` lists the targets; `make demo` and `make test` need nothing installed by hand
+# beside a C compiler, make, git and Rust.
+
+SHELL := /bin/bash
+CARGO ?= cargo
+TARGET ?= codec
+SECONDS_FUZZ ?= 300
+
+.PHONY: help build run demo test test-heavy test-sdk fmt lint docs deny check fuzz certs deps
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+build: ## the release binary, target/release/tanit
+	$(CARGO) build --release --bin tanit
+
+run: ## a broker on the default ports, data in ./tanit-data
+	$(CARGO) run --release --bin tanit -- serve
+
+demo: ## a realm, a device over mutual TLS, data in and out, a kill -9 in between
+	$(CARGO) build --bin tanit
+	$(CARGO) run --example demo
+
+test: deps ## every test that fits in minutes
+	$(CARGO) test --locked
+
+fmt: ## formats the code
+	$(CARGO) fmt
+
+lint: ## clippy, warnings are errors
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+
+docs: ## the API documentation, warnings are errors
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items
+
+deny: ## licences, bans and sources of the dependencies
+	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
+	$(CARGO) deny --all-features check bans licenses sources
+
+check: ## what every change has to pass
+	$(CARGO) fmt --check
+	$(MAKE) lint
+	$(MAKE) test
+	$(MAKE) docs
+	$(MAKE) deny
+
+deps: ## Debian packages that the tests use, installed when run as root
+	@tests/deps.sh
