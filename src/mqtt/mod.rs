@@ -13,6 +13,7 @@ pub mod publisher;
 pub mod session;
 pub mod sessions;
 pub mod takeover;
+pub mod topics;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -26,6 +27,8 @@ use crate::{
     interface::{Introspection, Ownership},
 };
 use packet::{PacketId, QoS, ReasonCode};
+
+pub use crate::pki::PeerCertificate;
 
 /// Names one session of a device: 64 random bits, new with every new session, never a counter, so
 /// that a session store restored from an older backup cannot repeat one.
@@ -189,19 +192,6 @@ pub trait Intake: Send + Sync + 'static {
 
     /// A session was erased: its receipts go. In order with `submit` of the same device.
     fn forget(&self, identity: &Identity, epoch: SessionEpoch);
-}
-
-/// What is known of the certificate that a device connects with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerCertificate {
-    /// Serial number, lower-case hexadecimal without leading zeros.
-    pub serial: String,
-    /// End of validity.
-    pub not_after: Timestamp,
-    /// Hexadecimal SHA-256 of the realm CA's DER that the chain ends in.
-    pub ca_fingerprint: String,
-    /// The chain as presented, leaf first, DER; to verify it again when the pools change.
-    pub chain: Vec<Arc<[u8]>>,
 }
 
 /// Whether a device may connect.
