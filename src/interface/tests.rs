@@ -5,6 +5,10 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "callers make the mappings in place"
+)]
 fn datastream(mappings: Json) -> Json {
     json!({
         "interface_name": "org.example.lab.Probe",

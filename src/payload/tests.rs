@@ -90,6 +90,11 @@ const WEATHER: Members = Members(
     &[("temp", ValueType::Double), ("hum", ValueType::Double)],
     &[],
 );
+/// The same, `hum` required.
+const STRICT: Members = Members(
+    &[("temp", ValueType::Double), ("hum", ValueType::Double)],
+    &["hum"],
+);
 
 #[test]
 fn the_examples_of_the_protocol_are_read_and_written() {
@@ -622,10 +627,6 @@ fn fc_108_objects_must_match_the_mappings() {
         WRONG_TYPE
     );
 
-    const STRICT: Members = Members(
-        &[("temp", ValueType::Double), ("hum", ValueType::Double)],
-        &["hum"],
-    );
     let (told, detail) = verdict(&object(&[(0x01, "temp", &one)]), &STRICT).expect_err("required");
     assert_eq!(told, "missing_required_mapping");
     assert!(detail.contains("\"hum\""));
