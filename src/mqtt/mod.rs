@@ -7,7 +7,6 @@
 pub mod acl;
 pub mod codec;
 pub mod connection;
-pub mod counters;
 pub mod listener;
 pub mod packet;
 pub mod publisher;
