@@ -14,6 +14,7 @@ pub mod publisher;
 pub mod session;
 pub mod sessions;
 pub mod takeover;
+pub mod topics;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 

@@ -1,1 +1,0 @@
-//! Bytes to packets and back; the only file that names the codec library.
