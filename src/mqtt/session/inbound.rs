@@ -371,3 +371,9 @@ fn size(publish: &Publish) -> usize {
 const fn answer(packet_id: PacketId, reason: ReasonCode) -> Acknowledgement {
     Acknowledgement { packet_id, reason, reason_string: None }
 }
+
+/// The introspection that a payload is, if its grammar is valid. One that is not goes to the engine
+/// as it is, which refuses it.
+fn introspection_of(payload: &[u8]) -> Option<Introspection> {
+    Introspection::parse(payload).ok()
+}
