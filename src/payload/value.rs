@@ -30,13 +30,63 @@ pub enum ValueType {
 
 impl fmt::Display for ValueType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
+        f.write_str(self.name())
     }
+}
+
+impl ValueType {
+    /// The type's name in interface documents.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Double => "double",
+            Self::Integer => "integer",
+            Self::Boolean => "boolean",
+            Self::LongInteger => "longinteger",
+            Self::String => "string",
+            Self::BinaryBlob => "binaryblob",
+            Self::DateTime => "datetime",
+            Self::DoubleArray => "doublearray",
+            Self::IntegerArray => "integerarray",
+            Self::BooleanArray => "booleanarray",
+            Self::LongIntegerArray => "longintegerarray",
+            Self::StringArray => "stringarray",
+            Self::BinaryBlobArray => "binaryblobarray",
+            Self::DateTimeArray => "datetimearray",
+        }
+    }
+
+    /// The type of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|value_type| value_type.name() == name)
+    }
+
+    /// All types, in the order of their tags in the store.
+    pub const ALL: [Self; 14] = [
+        Self::Double,
+        Self::Integer,
+        Self::Boolean,
+        Self::LongInteger,
+        Self::String,
+        Self::BinaryBlob,
+        Self::DateTime,
+        Self::DoubleArray,
+        Self::IntegerArray,
+        Self::BooleanArray,
+        Self::LongIntegerArray,
+        Self::StringArray,
+        Self::BinaryBlobArray,
+        Self::DateTimeArray,
+    ];
 }
 
 /// A value that passed the check of its type.
 ///
-/// `Object` holds the members of an aggregate, keys sorted, `None` for a member that was null.
+/// `Object` holds the members of an aggregate, keys sorted, `None` for a member that was null. A
+/// datetime has whole milliseconds and lies in the years 0 to 9999; a double is finite.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the names are Astarte's")]
 pub enum Value {
