@@ -237,7 +237,7 @@ impl Default for Pairing {
     fn default() -> Self {
         Self {
             broker_url: None,
-            certificate_lifetime: Duration::from_secs(90 * 24 * 60 * 60),
+            certificate_lifetime: Duration::from_hours(90 * 24),
             enforce_latest_certificate: false,
         }
     }
