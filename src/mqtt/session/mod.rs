@@ -454,8 +454,8 @@ impl Session {
             message.retain = true;
             message.subscription_ids = subscription.id.into_iter().collect();
             self.outbound.queue_unstored(message);
+            self.pump(context);
         }
-        self.pump(context);
     }
 
     /// The engine's or an operator's word on what the device declares.
@@ -468,17 +468,14 @@ impl Session {
         self.close(reason, None);
     }
 
-    /// This connection has to go. A shutdown waits for owed acknowledgements first.
-    pub fn kicked(&mut self, reason: DisconnectReason) {
-        if reason == DisconnectReason::Shutdown {
-            if self.state == State::Open {
-                self.state = State::Draining;
-                self.inbound.drop_held();
-                self.close_if_drained();
-            }
-            return;
+    /// The node stops: nothing is taken any more, and once all that is owed was answered the
+    /// connection ends.
+    pub fn drain(&mut self) {
+        if self.state == State::Open {
+            self.state = State::Draining;
+            self.inbound.drop_held();
+            self.close_if_drained();
         }
-        self.end(reason);
     }
 
     /// Ends the connection for `reason` now; 5.0 is told.
