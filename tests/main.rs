@@ -1,1 +1,9 @@
 //! Behaviour tests, one module a behaviour; linked once.
+
+mod ack_after_commit;
+mod crash;
+mod harness;
+mod qos_flows;
+mod restart;
+mod takeover;
+mod topic_access;

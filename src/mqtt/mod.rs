@@ -29,6 +29,8 @@ use crate::{
 };
 use packet::{PacketId, QoS, ReasonCode};
 
+pub use crate::pki::PeerCertificate;
+
 /// Names one session of a device: 64 random bits, new with every new session, never a counter, so
 /// that a session store restored from an older backup cannot repeat one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,6 +127,12 @@ impl Ack {
         Self(None)
     }
 
+    /// Whether somebody waits for the answer; not so for wills.
+    #[must_use]
+    pub const fn is_owed(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Lets the answer go: the message is durable, or refused for good.
     pub fn release(mut self, outcome: Outcome) {
         if let Some(slot) = self.0.take() {
@@ -185,19 +193,6 @@ pub trait Intake: Send + Sync + 'static {
 
     /// A session was erased: its receipts go. In order with `submit` of the same device.
     fn forget(&self, identity: &Identity, epoch: SessionEpoch);
-}
-
-/// What is known of the certificate that a device connects with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerCertificate {
-    /// Serial number, lower-case hexadecimal without leading zeros.
-    pub serial: String,
-    /// End of validity.
-    pub not_after: Timestamp,
-    /// Hexadecimal SHA-256 of the realm CA's DER that the chain ends in.
-    pub ca_fingerprint: String,
-    /// The chain as presented, leaf first, DER; to verify it again when the pools change.
-    pub chain: Vec<Arc<[u8]>>,
 }
 
 /// Whether a device may connect.

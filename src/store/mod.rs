@@ -590,6 +590,12 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// The revoked certificates of a realm.
     async fn revocations(&self, realm: &RealmName) -> Result<Vec<RevocationRow>, StoreError>;
 
+    /// Whether one certificate of a device is revoked.
+    async fn is_revoked(&self, identity: &Identity, serial: &str) -> Result<bool, StoreError> {
+        let revocations = self.revocations(&identity.realm).await?;
+        Ok(revocations.iter().any(|row| row.identity == *identity && row.serial == serial))
+    }
+
     /// One device.
     async fn device(&self, identity: &Identity) -> Result<Option<DeviceRow>, StoreError>;
     /// The device that has an alias.

@@ -273,7 +273,7 @@ fn check_subscribe(body: &mut Reader<'_>, version: Version) -> Result<bool, Viol
             return Err(Violation::QoS);
         }
         if options & 0x30 == 0x30 {
-            return Err(Violation::ReservedBits); // retain handling 3
+            return Err(Violation::RetainHandling);
         }
         if options & 4 != 0 && filter.starts_with("$share/") {
             return Err(Violation::NoLocalShared);
@@ -350,13 +350,16 @@ fn check_disconnect(body: &mut Reader<'_>, sender: Sender) -> Result<(), Violati
     }
 }
 
-/// AUTH (3.15 of 5.0). Only the whole of it may be left out, not the properties alone.
+/// AUTH (3.15 of 5.0). Only the whole of it may be left out, not the properties alone; and only
+/// a success without any property has no method, which is the long form of an empty AUTH.
 fn check_auth(body: &mut Reader<'_>) -> Result<(), Violation> {
     if body.is_empty() {
         return Ok(());
     }
-    check_code(kind::AUTH, body.u8()?, Version::V5)?;
-    if properties::check(body, Place::Auth)?.has_authentication_method() {
+    let code = body.u8()?;
+    check_code(kind::AUTH, code, Version::V5)?;
+    let found = properties::check(body, Place::Auth)?;
+    if found.has_authentication_method() || (code == 0 && found.is_empty()) {
         return Ok(());
     }
     Err(Violation::AuthenticationMethodMissing)

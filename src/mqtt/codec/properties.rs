@@ -139,6 +139,11 @@ impl Properties {
         self.seen & (1 << id) != 0
     }
 
+    /// Whether there was no property at all.
+    pub(super) const fn is_empty(self) -> bool {
+        self.seen == 0
+    }
+
     pub(super) const fn has_topic_alias(self) -> bool {
         self.has(id::TOPIC_ALIAS)
     }

@@ -115,6 +115,9 @@ pub enum Violation {
     /// Authentication data without a method.
     #[error("authentication data without a method")]
     AuthenticationMethodMissing,
+    /// Retain handling 3 (3.8.3.1 of 5.0).
+    #[error("retain handling 3")]
+    RetainHandling,
     /// No Local on a shared subscription [MQTT5-3.8.3-4].
     #[error("No Local on a shared subscription")]
     NoLocalShared,
@@ -167,6 +170,7 @@ impl Violation {
             Self::PropertyValue => "property_value",
             Self::PropertyDirection => "property_direction",
             Self::AuthenticationMethodMissing => "authentication_method_missing",
+            Self::RetainHandling => "retain_handling",
             Self::NoLocalShared => "no_local_shared",
             Self::TopicMissing => "topic_missing",
             Self::TopicName => "topic_name",
@@ -194,6 +198,7 @@ impl Violation {
             | Self::PropertyValue
             | Self::PropertyDirection
             | Self::AuthenticationMethodMissing
+            | Self::RetainHandling
             | Self::NoLocalShared
             | Self::TopicMissing => ReasonCode::PROTOCOL_ERROR,
             Self::TopicName => ReasonCode::TOPIC_NAME_INVALID,

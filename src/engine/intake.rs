@@ -1,0 +1,308 @@
+//! The bounds of what is taken from devices and not yet committed.
+//!
+//! Each device has a *window* of its own that depends on no other device, so that one that floods
+//! cannot stop another's acknowledgements; what does not fit it comes out of a *shared pool*. A
+//! [`Permit`](crate::mqtt::Permit) is room for one message; dropping it gives the room back to
+//! where it came from and hands it to who has waited longest. Nothing here polls or has a timer.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::oneshot;
+
+use super::counters::EngineCounters;
+use crate::identity::Identity;
+
+/// How much may be under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IntakeLimits {
+    /// Messages of one device that depend on no other device.
+    pub window_messages: usize,
+    /// Bytes (payload and topic) of one device that depend on no other device. A single larger
+    /// message fits an empty window.
+    pub window_bytes: usize,
+    /// Messages beyond the windows, of all devices.
+    pub shared_messages: usize,
+    /// Bytes beyond the windows, of all devices.
+    pub shared_bytes: usize,
+}
+
+impl Default for IntakeLimits {
+    fn default() -> Self {
+        Self {
+            window_messages: 100,
+            window_bytes: 256 * 1024,
+            shared_messages: 65_536,
+            shared_bytes: 64 * 1024 * 1024,
+        }
+    }
+}
+
+/// Hands out room.
+#[derive(Clone, Debug)]
+pub(super) struct Bounds(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    limits: IntakeLimits,
+    counters: Arc<EngineCounters>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Devices with something under way or waiting.
+    windows: HashMap<Identity, Window>,
+    /// What the shared pool has lent.
+    shared: Amount,
+    /// Who waits, by ticket: the smallest has waited longest.
+    waiting: BTreeMap<u64, Waiting>,
+    next_ticket: u64,
+}
+
+#[derive(Debug, Default)]
+struct Window {
+    used: Amount,
+    /// Tickets of this device, oldest first.
+    tickets: VecDeque<u64>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Amount {
+    messages: usize,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    identity: Identity,
+    bytes: usize,
+    grant: oneshot::Sender<Room>,
+}
+
+/// Room for one message, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Room {
+    bounds: Bounds,
+    identity: Identity,
+    bytes: usize,
+    source: Source,
+}
+
+/// Where room came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Window,
+    Pool,
+}
+
+impl Bounds {
+    pub(super) fn new(limits: IntakeLimits, counters: Arc<EngineCounters>) -> Self {
+        Self(Arc::new(Shared { limits, counters, state: Mutex::default() }))
+    }
+
+    /// Waits until a message of so many bytes has room: in the device's own window, or else in the
+    /// shared pool. Served in order: within a device always, between devices for the pool.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the place in the line; room that was granted meanwhile goes
+    /// back.
+    pub(super) async fn reserve(&self, identity: &Identity, bytes: usize) -> Room {
+        let (granted, ticket) = {
+            let mut state = self.lock();
+            if let Some(source) = state.take(&self.0.limits, identity, bytes) {
+                drop(state);
+                return self.room(identity.clone(), bytes, source);
+            }
+            state.enqueue(identity, bytes)
+        };
+        self.0.counters.intake_waiting.add(1);
+        let _line = InLine { bounds: self, ticket };
+        // the sender is dropped only by this future's own `InLine`
+        match granted.await {
+            Ok(room) => room,
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    fn room(&self, identity: Identity, bytes: usize, source: Source) -> Room {
+        self.0.counters.intake_messages.add(1);
+        self.0.counters.intake_bytes.add(bytes as u64);
+        Room { bounds: self.clone(), identity, bytes, source }
+    }
+
+    /// Gives room back and serves who can be served by it.
+    fn give_back(&self, identity: &Identity, bytes: usize, source: Source) {
+        self.0.counters.intake_messages.sub(1);
+        self.0.counters.intake_bytes.sub(bytes as u64);
+        let mut state = self.lock();
+        state.put(identity, bytes, source);
+        self.serve(state, identity);
+    }
+
+    /// Grants what can be granted: to `identity` in its window, then to all in the pool.
+    fn serve(&self, mut state: MutexGuard<'_, State>, identity: &Identity) {
+        let mut grants = Vec::new();
+        while let Some(grant) = state.next_in_window(&self.0.limits, identity) {
+            grants.push(grant);
+        }
+        while let Some(grant) = state.next_in_pool(&self.0.limits) {
+            grants.push(grant);
+        }
+        state.tidy(identity);
+        drop(state);
+        for (waiting, source) in grants {
+            let room = self.room(waiting.identity, waiting.bytes, source);
+            // whoever gave up meanwhile: the room comes back through its own drop
+            drop(waiting.grant.send(room));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.bounds.give_back(&self.identity, self.bytes, self.source);
+    }
+}
+
+/// A place in the line, left when dropped.
+struct InLine<'b> {
+    bounds: &'b Bounds,
+    ticket: u64,
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        self.bounds.0.counters.intake_waiting.sub(1);
+        let mut state = self.bounds.lock();
+        // none: it was served
+        let Some(waiting) = state.waiting.remove(&self.ticket) else { return };
+        if let Some(window) = state.windows.get_mut(&waiting.identity) {
+            window.tickets.retain(|ticket| *ticket != self.ticket);
+        }
+        // whoever stood behind it may fit
+        self.bounds.serve(state, &waiting.identity);
+    }
+}
+
+impl State {
+    /// Room that is there now, unless somebody waits for the same.
+    fn take(
+        &mut self,
+        limits: &IntakeLimits,
+        identity: &Identity,
+        bytes: usize,
+    ) -> Option<Source> {
+        let nobody_waits = self.waiting.is_empty();
+        match self.windows.get_mut(identity) {
+            None => {
+                let used = Amount { messages: 1, bytes };
+                let window = Window { used, tickets: VecDeque::new() };
+                self.windows.insert(identity.clone(), window);
+                Some(Source::Window)
+            }
+            Some(window) if !window.tickets.is_empty() => None,
+            Some(window) if window.used.fits_window(limits, bytes) => {
+                window.used.add(bytes);
+                Some(Source::Window)
+            }
+            Some(_) if nobody_waits && self.shared.fits_pool(limits, bytes) => {
+                self.shared.add(bytes);
+                Some(Source::Pool)
+            }
+            Some(_) => None,
+        }
+    }
+
+    fn enqueue(&mut self, identity: &Identity, bytes: usize) -> (oneshot::Receiver<Room>, u64) {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let (grant, granted) = oneshot::channel();
+        self.waiting.insert(ticket, Waiting { identity: identity.clone(), bytes, grant });
+        self.windows.entry(identity.clone()).or_default().tickets.push_back(ticket);
+        (granted, ticket)
+    }
+
+    /// Gives `bytes` back to the window or the pool.
+    fn put(&mut self, identity: &Identity, bytes: usize, source: Source) {
+        match source {
+            Source::Pool => self.shared.sub(bytes),
+            Source::Window => {
+                if let Some(window) = self.windows.get_mut(identity) {
+                    window.used.sub(bytes);
+                }
+            }
+        }
+    }
+
+    /// The oldest waiter of a device, if its window has room for it.
+    fn next_in_window(
+        &mut self,
+        limits: &IntakeLimits,
+        identity: &Identity,
+    ) -> Option<(Waiting, Source)> {
+        let window = self.windows.get_mut(identity)?;
+        let ticket = *window.tickets.front()?;
+        let bytes = self.waiting.get(&ticket)?.bytes;
+        if !window.used.fits_window(limits, bytes) {
+            return None;
+        }
+        window.used.add(bytes);
+        window.tickets.pop_front();
+        Some((self.waiting.remove(&ticket)?, Source::Window))
+    }
+
+    /// The oldest waiter of all, if the pool has room for it.
+    fn next_in_pool(&mut self, limits: &IntakeLimits) -> Option<(Waiting, Source)> {
+        let (&ticket, first) = self.waiting.first_key_value()?;
+        let bytes = first.bytes;
+        if !self.shared.fits_pool(limits, bytes) {
+            return None;
+        }
+        self.shared.add(bytes);
+        let waiting = self.waiting.remove(&ticket)?;
+        if let Some(window) = self.windows.get_mut(&waiting.identity) {
+            window.tickets.retain(|other| *other != ticket);
+        }
+        Some((waiting, Source::Pool))
+    }
+
+    /// Forgets a device that has nothing under way in its window and does not wait.
+    fn tidy(&mut self, identity: &Identity) {
+        if let Some(window) = self.windows.get(identity)
+            && window.used.messages == 0
+            && window.tickets.is_empty()
+        {
+            self.windows.remove(identity);
+        }
+    }
+}
+
+impl Amount {
+    const fn fits_window(self, limits: &IntakeLimits, bytes: usize) -> bool {
+        self.messages == 0
+            || (self.messages < limits.window_messages
+                && self.bytes.saturating_add(bytes) <= limits.window_bytes)
+    }
+
+    const fn fits_pool(self, limits: &IntakeLimits, bytes: usize) -> bool {
+        self.messages < limits.shared_messages
+            && self.bytes.saturating_add(bytes) <= limits.shared_bytes
+    }
+
+    const fn add(&mut self, bytes: usize) {
+        self.messages += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    const fn sub(&mut self, bytes: usize) {
+        self.messages = self.messages.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
