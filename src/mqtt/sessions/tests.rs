@@ -11,7 +11,7 @@ use redb::{Database, StorageBackend};
 
 use super::*;
 use crate::{
-    clock::ManualClock,
+    clock::{Clock, ManualClock},
     mqtt::packet::{QoS, SubscribeOptions, Version},
 };
 
