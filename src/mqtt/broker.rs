@@ -11,7 +11,8 @@ pub use counters::{BrokerCounters, ConnectOutcome, Counter};
 pub use settings::BrokerSettings;
 
 use super::{
-    DeviceRegistry, Intake, LifecycleSink, PeerCertificate, sessions::Sessions, takeover::Owners,
+    DeviceRegistry, Intake, LifecycleSink, PeerCertificate, connection::DelayedWills,
+    sessions::Sessions, takeover::Owners,
 };
 use crate::{clock::SharedClock, identity::Identity};
 
@@ -36,6 +37,8 @@ pub struct Shared {
     pub counters: Arc<BrokerCounters>,
     /// Tasks that a connection starts.
     pub tracker: TaskTracker,
+    /// Wills whose delay is running.
+    pub wills: DelayedWills,
     /// Cancelled when the node stops: read no more, send the acks that are owed, say
     /// DISCONNECT 0x8B (5.0), close as `Shutdown`.
     pub drain: CancellationToken,

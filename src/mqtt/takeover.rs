@@ -56,6 +56,15 @@ struct Orders {
     introspection: Option<Arc<Introspection>>,
 }
 
+/// An order to a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// It has to go.
+    Leave(DisconnectReason),
+    /// This is what its device declares.
+    Introspection(Arc<Introspection>),
+}
+
 /// A newer connection asked for the same identity while this one waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a newer connection took over")]
@@ -228,6 +237,25 @@ impl Claim {
             Some(reason) => reason,
             // cannot be: the sender lives in the table as long as this claim does
             None => std::future::pending().await,
+        }
+    }
+
+    /// Waits for the next order to this connection. Once it has to leave, nothing else is said.
+    ///
+    /// # Cancel safety
+    /// It is: an order is taken by the call that returns it.
+    pub async fn order(&mut self) -> Order {
+        loop {
+            if self.orders.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            let orders = self.orders.borrow_and_update();
+            if let Some(reason) = orders.kick {
+                return Order::Leave(reason);
+            }
+            if let Some(introspection) = &orders.introspection {
+                return Order::Introspection(Arc::clone(introspection));
+            }
         }
     }
 

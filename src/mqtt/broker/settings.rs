@@ -51,6 +51,8 @@ pub struct BrokerSettings {
     pub session_expiry_max: Option<Duration>,
     /// Longest keep-alive that is granted; `None`: any, and none at all.
     pub keep_alive_max: Option<Duration>,
+    /// How long a connection outlives its certificate.
+    pub certificate_expiry_grace: Duration,
     /// Delayed wills that wait for their time, in all; beyond it they are published at once.
     pub delayed_wills_max: usize,
 }
@@ -81,6 +83,7 @@ impl Default for BrokerSettings {
             queue: QueueLimits::default(),
             session_expiry_max: None,
             keep_alive_max: None,
+            certificate_expiry_grace: Duration::ZERO,
             delayed_wills_max: 10_000,
         }
     }

@@ -1,1 +1,1 @@
-//! The store on PostgreSQL 14 and newer.
+//! The store in a PostgreSQL database.
