@@ -24,17 +24,20 @@ fn rumqttd_is_wrong_about(packet: &Packet, version: Version) -> bool {
                 .as_ref()
                 .is_some_and(|it| str::from_utf8(it).is_err())
                 || connect.username.as_ref().is_some_and(|it| it.is_empty())
-                || connect.password.as_ref().is_some_and(|it| it.is_empty())
+                || connect
+                    .password
+                    .as_ref()
+                    .is_some_and(bytes::Bytes::is_empty)
                 || connect.username.is_some() != connect.password.is_some() =>
         {
             true
         }
-        // read_mut has no arm for CONNACK and UNSUBACK of 5.0: it panics
-        (Packet::ConnAck(_) | Packet::UnsubAck(_), Version::V5) => true,
-        // AUTH is no packet type
-        (Packet::Auth(_), _) => true,
-        // the encoder writes one byte too many
-        (Packet::Disconnect(_), Version::V5) => true,
+        // read_mut has no arm for CONNACK and UNSUBACK of 5.0: it panics; AUTH is no packet type;
+        // the length of a DISCONNECT is written as one too few
+        (
+            Packet::ConnAck(_) | Packet::UnsubAck(_) | Packet::Auth(_) | Packet::Disconnect(_),
+            Version::V5,
+        ) => true,
         _ => false,
     }
 }
@@ -226,7 +229,9 @@ proptest! {
         let mut bytes = BytesMut::new();
         encode(&packet, version, None, &mut bytes).unwrap();
         let mut body = body_of(&bytes).to_vec();
-        changes.iter().for_each(|change| apply(&mut body, change));
+        for change in &changes {
+            apply(&mut body, change);
+        }
         let bytes = frame(first.unwrap_or(bytes[0]), &body);
         prop_assert_eq!(check_strictness(&bytes, version), Ok(()), "{:02x?}", bytes);
     }
@@ -239,7 +244,9 @@ proptest! {
         cases.retain(|case| !case.name.starts_with("length_")); // they have no body
         let case = index.get(&cases);
         let mut body = body_of(&case.bytes).to_vec();
-        changes.iter().for_each(|change| apply(&mut body, change));
+        for change in &changes {
+            apply(&mut body, change);
+        }
         let bytes = frame(case.bytes[0], &body);
         prop_assert_eq!(check_strictness(&bytes, case.version), Ok(()), "{:02x?}", bytes);
     }
