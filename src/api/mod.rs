@@ -5,6 +5,7 @@
 //! Unix socket, where the file's permissions are the authorisation ([`server`]). Whatever changes
 //! something runs to its end even if its caller goes away.
 
+mod appengine;
 pub mod auth;
 pub mod body;
 pub mod device_status;
@@ -14,6 +15,7 @@ mod housekeeping;
 mod limits;
 mod metrics;
 mod pairing;
+mod realm_management;
 pub mod server;
 mod tanit;
 
@@ -36,7 +38,8 @@ use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 use crate::{
     clock::SharedClock,
     engine::{
-        backup::Backups, devices::Devices, live::LiveDevices, pairing::Pairing, realms::Realms,
+        Interfaces, backup::Backups, devices::Devices, live::LiveDevices, pairing::Pairing,
+        reads::Reads, realms::Realms, writes::Writes,
     },
     store::Store,
 };
@@ -53,6 +56,12 @@ pub struct Api {
     pub devices: Arc<Devices>,
     /// Pairing.
     pub pairing: Arc<Pairing>,
+    /// Installed interfaces.
+    pub interfaces: Arc<Interfaces>,
+    /// What devices have stored.
+    pub reads: Arc<Reads>,
+    /// What is written for devices.
+    pub writes: Writes,
     /// Copies of everything.
     pub backups: Arc<Backups>,
     /// Where things are kept, for what is only read.
@@ -156,6 +165,8 @@ pub fn router(api: Arc<Api>) -> Router {
     let bounded = Router::new()
         .nest("/pairing", pairing::router(&api))
         .nest("/housekeeping", housekeeping::router(&api))
+        .nest("/realmmanagement", realm_management::router(&api))
+        .nest("/appengine", appengine::router(&api))
         .nest("/tanit/v1", tanit::router(&api))
         .merge(health::router(api.node.clone()))
         .merge(metrics::router(&api))
