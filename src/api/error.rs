@@ -145,6 +145,7 @@ impl From<StoreError> for ApiError {
                 tracing::warn!(error = cause as &dyn std::error::Error, "the database is away");
                 Self::unavailable("The database is not available", STORE_RETRY_AFTER)
             }
+            StoreError::NotOffered(what) => Self::new(StatusCode::NOT_IMPLEMENTED, *what),
             _ => Self::internal(&error),
         }
     }
