@@ -113,7 +113,7 @@ impl LiveDevices for Recorder {
         0
     }
 
-    async fn erase_session(&self, identity: &Identity) -> Result<(), SessionsFailed> {
+    async fn erase_device(&self, identity: &Identity) -> Result<(), SessionsFailed> {
         self.note(format!("erase {identity}"));
         self.sessions.lock().unwrap().remove(identity);
         Ok(())

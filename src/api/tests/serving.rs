@@ -95,7 +95,7 @@ async fn health_is_answered_before_the_rest_is_there() {
     let house = House::start().await;
     house.node.ready.store(false, Ordering::Relaxed);
     let (listener, address) = tcp().await;
-    let (serving, door) = Serving::start(listener, starting(house.node.clone()), Limits::default());
+    let (serving, door) = Serving::start(listener, starting(&house.api.node), Limits::default());
     let ask = async |path: &str| {
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
         talk(TcpStream::connect(address).await.unwrap(), &request).await
