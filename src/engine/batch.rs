@@ -70,8 +70,11 @@ impl Judged {
         matches!(self.end, End::Answer(_))
     }
 
-    /// A caller that has gone, or that is told that the store is down, gets nothing written.
+    /// Takes a write of the API back: its caller has gone, or is told that the store is down.
     fn withdraw(&mut self) {
+        if !self.is_write_of_the_api() {
+            return;
+        }
         if let End::Answer(answer) = std::mem::replace(&mut self.end, End::Nothing) {
             drop(answer.send(Err(super::unavailable())));
             self.unit = None;

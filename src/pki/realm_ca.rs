@@ -30,9 +30,9 @@ use crate::{
 };
 
 /// How long a CA made here is valid: ten years.
-const CA_LIFETIME: Duration = Duration::from_secs(3652 * 24 * 3600);
+const CA_LIFETIME: Duration = Duration::from_hours(3652 * 24);
 /// A certificate is valid from so long before it was issued, for devices with slow clocks.
-const BACKDATED: Duration = Duration::from_secs(5 * 60);
+const BACKDATED: Duration = Duration::from_mins(5);
 const PEM_BYTES_MAX: usize = 64 * 1024;
 
 /// Why a CA cannot be taken.
