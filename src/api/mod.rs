@@ -168,20 +168,21 @@ pub fn router(api: Arc<Api>) -> Router {
         .nest("/realmmanagement", realm_management::router(&api))
         .nest("/appengine", appengine::router(&api))
         .nest("/tanit/v1", tanit::router(&api))
-        .merge(health::router(api.node.clone()))
-        .merge(metrics::router(&api))
+        .merge(metrics::router())
         .fallback(not_found)
         .layer(DefaultBodyLimit::max(api.settings.limits.body_bytes))
         .layer(middleware::from_fn_with_state(limits, limits::bounded))
         .with_state(api.clone());
     // an archive takes its time and its bytes: no deadline, no limit of a body
-    let streams = tanit::streams(&api).with_state(api);
-    bounded.merge(streams).layer(cors())
+    let streams = tanit::streams(&api).with_state(api.clone());
+    // probes are answered however much else is going on
+    let probes = health::router(api.node.clone());
+    bounded.merge(streams).merge(probes).layer(cors())
 }
 
 /// What is served while the node starts: alive, not ready, and nothing else.
-pub fn starting(node: Arc<dyn NodeControl>) -> Router {
-    Router::new().merge(health::router(node)).fallback(health::starting).layer(cors())
+pub fn starting(node: &Arc<dyn NodeControl>) -> Router {
+    Router::new().merge(health::router(node.clone())).fallback(health::starting).layer(cors())
 }
 
 /// Any origin may call: the dashboard is served from elsewhere, and tokens are not cookies.
@@ -202,19 +203,4 @@ fn cors() -> CorsLayer {
 
 async fn not_found() -> error::ApiError {
     error::ApiError::not_found("Not found")
-}
-
-/// Whether HTTP may listen here: off loopback only over TLS, or when told that it is fine.
-///
-/// # Errors
-/// The line that says what to set.
-pub fn check_exposure(listen: SocketAddr, tls: bool, insecure: bool) -> Result<(), String> {
-    if tls || insecure || listen.ip().to_canonical().is_loopback() {
-        return Ok(());
-    }
-    Err(format!(
-        "[http] listen = \"{listen}\" is reachable from other machines and would carry tokens and \
-         secrets in clear; set [http] tls = true, or [http] insecure = true behind a proxy that \
-         adds TLS"
-    ))
 }
