@@ -10,11 +10,15 @@
 //! error; the messages of a device are judged and released in the order of their arrival; nothing
 //! that was accepted is lost while the store is down.
 
+pub mod actor;
+mod attempts;
+pub mod backup;
 mod batch;
 mod cache;
 mod control;
 mod counters;
 mod data;
+pub mod devices;
 mod errors;
 mod health;
 mod intake;
@@ -23,11 +27,15 @@ mod introspection;
 mod judge;
 mod lane;
 mod lifecycle;
+pub mod live;
 mod outbox;
+pub mod pairing;
 mod queue;
+pub mod realms;
 mod registry;
 #[cfg(test)]
 mod tests;
+pub mod tokens;
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},

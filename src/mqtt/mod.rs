@@ -5,6 +5,7 @@
 //! with a recorder. A PUBACK or PUBREC leaves when the engine releases the message's [`Ack`].
 
 pub mod acl;
+pub mod broker;
 pub mod codec;
 pub mod connection;
 pub mod listener;
