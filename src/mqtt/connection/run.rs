@@ -26,7 +26,7 @@ use crate::{
         Ack, DisconnectReason, InboundMessage, Permit,
         broker::Shared,
         codec::EncodeError,
-        packet::{Packet, ReasonCode},
+        packet::Packet,
         session::{Closing, Context, Effect, Output, Session, Submission},
         sessions::{
             Delivery, Message, Queued, QuotaExceeded, Resume, SessionExpiry, SessionsError,

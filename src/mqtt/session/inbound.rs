@@ -8,8 +8,9 @@ use bytestring::ByteString;
 use super::{
     super::{
         AfterRefusal, Delivery, Denial, Outcome,
-        acl::{Acl, Verdict, is_topic_name},
+        acl::{Acl, Verdict},
         packet::{Acknowledgement, Packet, PacketId, Publish, QoS, ReasonCode, Version},
+        topics::is_valid_topic_name,
     },
     Capabilities, Context, Effect, Limits, Output, Slot, Submission,
     acks::{AckWindow, Owed},
@@ -108,7 +109,7 @@ impl Inbound {
             return Err(Refusal::Protocol(ReasonCode::PROTOCOL_ERROR));
         }
         self.resolve_alias(&mut publish).map_err(Refusal::Protocol)?;
-        if !is_topic_name(&publish.topic) {
+        if !is_valid_topic_name(&publish.topic) {
             return Err(Refusal::Protocol(ReasonCode::TOPIC_NAME_INVALID));
         }
         if !acl.is_own(&publish.topic) {
