@@ -122,7 +122,11 @@ impl Acl<'_> {
         if !is_valid_topic_name(topic) {
             return Err(WillDenied::Malformed);
         }
-        if self.is_own(topic) { Ok(()) } else { Err(WillDenied::Foreign) }
+        if self.is_own(topic) {
+            Ok(())
+        } else {
+            Err(WillDenied::Foreign)
+        }
     }
 
     /// Judges one filter of a SUBSCRIBE. The introspection is not looked at: devices subscribe

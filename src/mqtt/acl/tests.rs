@@ -18,7 +18,10 @@ fn identity() -> Identity {
 fn introspection() -> Introspection {
     let version = |major| MajorMinor { major, minor: 0 };
     let entries = [("t.Dev", 1), ("t.Srv", 1), ("t.Old", 9)];
-    entries.into_iter().map(|(name, major)| (Arc::from(name), version(major))).collect()
+    entries
+        .into_iter()
+        .map(|(name, major)| (Arc::from(name), version(major)))
+        .collect()
 }
 
 /// `t.Hidden` is installed and not declared.
@@ -32,23 +35,37 @@ fn ownership(interface: &str, major: u32) -> Option<Ownership> {
 
 fn publish(topic: &str) -> Verdict {
     let identity = identity();
-    let acl = Acl { identity: &identity, levels_max: 72 };
+    let acl = Acl {
+        identity: &identity,
+        levels_max: 72,
+    };
     acl.publish(&introspection(), &ownership, topic)
 }
 
 fn subscribe(filter: &str) -> Result<(), SubscribeDenied> {
     let identity = identity();
-    Acl { identity: &identity, levels_max: 72 }.subscribe(filter)
+    Acl {
+        identity: &identity,
+        levels_max: 72,
+    }
+    .subscribe(filter)
 }
 
 fn will(topic: &str) -> Result<(), WillDenied> {
     let identity = identity();
-    Acl { identity: &identity, levels_max: 72 }.will(topic)
+    Acl {
+        identity: &identity,
+        levels_max: 72,
+    }
+    .will(topic)
 }
 
 fn deliver(topic: &str) -> bool {
     let identity = identity();
-    let acl = Acl { identity: &identity, levels_max: 72 };
+    let acl = Acl {
+        identity: &identity,
+        levels_max: 72,
+    };
     acl.deliver(&introspection(), &ownership, topic)
 }
 
@@ -62,7 +79,11 @@ fn a_device_publishes_what_is_its_own() {
         "/t.Dev/int",
         "/t.Dev/a/b",
     ] {
-        assert_eq!(publish(&format!("{BASE}{below}")), Verdict::Allowed, "{below}");
+        assert_eq!(
+            publish(&format!("{BASE}{below}")),
+            Verdict::Allowed,
+            "{below}"
+        );
     }
     for (below, denial) in [
         ("/t.Srv/cmd", Denial::ServerOwned),
@@ -73,16 +94,32 @@ fn a_device_publishes_what_is_its_own() {
         ("/control/consumer/properties", Denial::UnexpectedControl),
         ("/control/keyAgreement/0", Denial::UnexpectedControl),
     ] {
-        assert_eq!(publish(&format!("{BASE}{below}")), Verdict::Denied(denial), "{below}");
+        assert_eq!(
+            publish(&format!("{BASE}{below}")),
+            Verdict::Denied(denial),
+            "{below}"
+        );
     }
 }
 
 #[test]
 fn a_device_is_given_what_the_server_owns() {
-    for below in ["/t.Srv/cmd", "/t.Srv", "/control/consumer/properties", "/control/consumer/x"] {
+    for below in [
+        "/t.Srv/cmd",
+        "/t.Srv",
+        "/control/consumer/properties",
+        "/control/consumer/x",
+    ] {
         assert!(deliver(&format!("{BASE}{below}")), "{below}");
     }
-    for below in ["", "/t.Dev/int", "/t.Hidden/x", "/t.Old/x", "/control/emptyCache", "/control"] {
+    for below in [
+        "",
+        "/t.Dev/int",
+        "/t.Hidden/x",
+        "/t.Old/x",
+        "/control/emptyCache",
+        "/control",
+    ] {
         assert!(!deliver(&format!("{BASE}{below}")), "{below}");
     }
     assert!(!deliver(&format!("{OTHER}/t.Srv/cmd")));
@@ -103,19 +140,45 @@ fn fc_087_wildcards_outside_the_own_tree_are_refused() {
     ] {
         assert_eq!(subscribe(filter), Err(SubscribeDenied::Foreign), "{filter}");
     }
-    for below in ["", "/#", "/+/cmd", "/+", "/t.NotDeclared/#", "/control/consumer/properties"] {
+    for below in [
+        "",
+        "/#",
+        "/+/cmd",
+        "/+",
+        "/t.NotDeclared/#",
+        "/control/consumer/properties",
+    ] {
         assert_eq!(subscribe(&format!("{BASE}{below}")), Ok(()), "{below}");
     }
-    for filter in ["##", &format!("{BASE}#"), &format!("{BASE}/t.SrvCmd/cm+"), "", "a/#/b"] {
-        assert_eq!(subscribe(filter), Err(SubscribeDenied::Malformed), "{filter}");
+    for filter in [
+        "##",
+        &format!("{BASE}#"),
+        &format!("{BASE}/t.SrvCmd/cm+"),
+        "",
+        "a/#/b",
+    ] {
+        assert_eq!(
+            subscribe(filter),
+            Err(SubscribeDenied::Malformed),
+            "{filter}"
+        );
     }
-    assert_eq!(subscribe(&format!("$share/g/{BASE}/#")), Err(SubscribeDenied::Shared));
+    assert_eq!(
+        subscribe(&format!("$share/g/{BASE}/#")),
+        Err(SubscribeDenied::Shared)
+    );
 }
 
 #[test]
 fn fc_090_a_will_lies_in_the_own_tree() {
-    assert_eq!(will(&format!("{OTHER}/t.Dev/int")), Err(WillDenied::Foreign));
-    assert_eq!(will("globex/Zm9vYmFyYmF6cXV4MTIzNA/x"), Err(WillDenied::Foreign));
+    assert_eq!(
+        will(&format!("{OTHER}/t.Dev/int")),
+        Err(WillDenied::Foreign)
+    );
+    assert_eq!(
+        will("globex/Zm9vYmFyYmF6cXV4MTIzNA/x"),
+        Err(WillDenied::Foreign)
+    );
     assert_eq!(will("#"), Err(WillDenied::Malformed));
     assert_eq!(will(&format!("{BASE}/t.Dev/+")), Err(WillDenied::Malformed));
     assert_eq!(will(""), Err(WillDenied::Malformed));
@@ -127,7 +190,10 @@ fn fc_090_a_will_lies_in_the_own_tree() {
 
 #[test]
 fn fc_091_slashes_are_read_by_one_rule() {
-    for topic in ["acme//Zm9vYmFyYmF6cXV4MTIzNA/t.Dev/int", &format!("/{BASE}/t.Dev/int")] {
+    for topic in [
+        "acme//Zm9vYmFyYmF6cXV4MTIzNA/t.Dev/int",
+        &format!("/{BASE}/t.Dev/int"),
+    ] {
         assert_eq!(publish(topic), Verdict::Foreign, "{topic}");
     }
     for (below, verdict) in [
@@ -153,7 +219,10 @@ fn fc_059_very_deep_topics_are_refused() {
     assert_eq!(publish(&slashes), Verdict::Denied(Denial::InvalidPath));
     assert_eq!(subscribe(&slashes), Err(SubscribeDenied::TooDeep));
     let deepest = format!("{BASE}/t.Dev{}", "/x".repeat(69));
-    assert_eq!((publish(&deepest), subscribe(&deepest)), (Verdict::Allowed, Ok(())));
+    assert_eq!(
+        (publish(&deepest), subscribe(&deepest)),
+        (Verdict::Allowed, Ok(()))
+    );
     let deeper = format!("{deepest}/x");
     assert_eq!(publish(&deeper), Verdict::Denied(Denial::InvalidPath));
     assert_eq!(subscribe(&deeper), Err(SubscribeDenied::TooDeep));
@@ -200,7 +269,11 @@ fn level() -> impl Strategy<Value = &'static str> {
 fn topic() -> impl Strategy<Value = String> {
     let below = prop::collection::vec(level(), 0..6);
     (prop::bool::weighted(0.8), below).prop_map(|(own, below)| {
-        let base: &[&str] = if own { &["acme", "Zm9vYmFyYmF6cXV4MTIzNA"] } else { &[] };
+        let base: &[&str] = if own {
+            &["acme", "Zm9vYmFyYmF6cXV4MTIzNA"]
+        } else {
+            &[]
+        };
         [base, &below].concat().join("/")
     })
 }
