@@ -36,7 +36,8 @@ use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 use crate::{
     clock::SharedClock,
     engine::{
-        backup::Backups, devices::Devices, live::LiveDevices, pairing::Pairing, realms::Realms,
+        Interfaces, backup::Backups, devices::Devices, live::LiveDevices, pairing::Pairing,
+        reads::Reads, realms::Realms, writes::Writes,
     },
     store::Store,
 };
@@ -53,6 +54,12 @@ pub struct Api {
     pub devices: Arc<Devices>,
     /// Pairing.
     pub pairing: Arc<Pairing>,
+    /// Installed interfaces.
+    pub interfaces: Arc<Interfaces>,
+    /// What devices have stored.
+    pub reads: Arc<Reads>,
+    /// What is written for devices.
+    pub writes: Writes,
     /// Copies of everything.
     pub backups: Arc<Backups>,
     /// Where things are kept, for what is only read.
