@@ -178,6 +178,70 @@ async fn keys_of_every_supported_kind_verify_their_tokens() {
 }
 
 #[tokio::test]
+async fn rsa_keys_verify_rs_and_ps_tokens_of_every_size() {
+    use jsonwebtoken::Algorithm::{ES256, PS256, PS384, PS512, RS256, RS384, RS512};
+    let house = House::start().await;
+    let (private, public) = rsa_pair("2048");
+    let patch = json!({ "jwt_public_key_pem": public });
+    let path = "/housekeeping/v1/realms/acme";
+    house.call(OPERATOR, Method::PATCH, path, None, Some(patch)).await.is(200);
+    let claims = tokens::claims(&[TokenApi::Pairing], house.clock_wall(), None);
+    register_with(&house, Some(&tokens::sign(&private, &claims).unwrap())).await.is(201);
+    let key = jsonwebtoken::EncodingKey::from_rsa_pem(private.as_bytes()).unwrap();
+    for algorithm in [RS256, RS384, RS512, PS256, PS384, PS512] {
+        let header = jsonwebtoken::Header::new(algorithm);
+        let token = jsonwebtoken::encode(&header, &claims, &key).unwrap();
+        let answer = register_with(&house, Some(&token)).await;
+        assert_eq!(answer.status, StatusCode::CREATED, "{algorithm:?}");
+    }
+    let elliptic = jsonwebtoken::EncodingKey::from_ec_pem(house.keys.private_key_pem.as_bytes());
+    let token =
+        jsonwebtoken::encode(&jsonwebtoken::Header::new(ES256), &claims, &elliptic.unwrap());
+    register_with(&house, Some(&token.unwrap())).await.is(401);
+
+    let weak = json!({ "jwt_public_key_pem": rsa_pair("1024").1 });
+    house.call(OPERATOR, Method::PATCH, path, None, Some(weak)).await.is(422);
+}
+
+#[tokio::test]
+async fn a_key_on_p_521_is_refused_in_words() {
+    let house = House::start().await;
+    let public = openssl(&[
+        "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-521 -out key.pem",
+        "pkey -in key.pem -pubout -out public.pem",
+    ])
+    .1;
+    let patch = json!({ "jwt_public_key_pem": public });
+    let path = "/housekeeping/v1/realms/acme";
+    let refused = house.call(OPERATOR, Method::PATCH, path, None, Some(patch)).await.is(422);
+    assert!(refused.text.contains("ES512"), "{refused:?}");
+}
+
+/// Private and public key of RSA, PEM.
+fn rsa_pair(bits: &str) -> (String, String) {
+    openssl(&[
+        &format!("genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:{bits} -out key.pem"),
+        "pkey -in key.pem -pubout -out public.pem",
+    ])
+}
+
+/// Runs the commands and returns what `key.pem` and `public.pem` hold.
+fn openssl(commands: &[&str]) -> (String, String) {
+    let directory = tempfile::tempdir().unwrap();
+    for command in commands {
+        let output = std::process::Command::new("openssl")
+            .args(command.split(' '))
+            .current_dir(&directory)
+            .output()
+            .expect("the tests of these keys need the openssl command");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "openssl {command}: {said}");
+    }
+    let read = |file| std::fs::read_to_string(directory.path().join(file)).unwrap();
+    (read("key.pem"), read("public.pem"))
+}
+
+#[tokio::test]
 async fn any_origin_may_ask_what_it_may_do() {
     let house = House::start().await;
     let request = Request::builder()

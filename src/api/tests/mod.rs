@@ -44,13 +44,15 @@ use crate::{
         devices::{Devices, DevicesParts},
         live::{LiveDevices, SessionView, SessionsFailed},
         pairing::{Pairing, PairingParts, PairingSettings},
+        reads::Reads,
         realms::{Realms, RealmsParts},
         tokens::{self, TokenApi, TokenKeyPair},
+        writes::{Delivered, Downlink, Reach, Writes, WritesParts},
     },
     identity::{Identity, RealmName},
     mqtt::DisconnectReason,
     pki::{MasterKey, Pools},
-    store::{AuditEntry, Store, sqlite::SqliteStore},
+    store::{AuditEntry, OutboxRow, Store, sqlite::SqliteStore},
 };
 
 const ID: &str = "Zm9vYmFyYmF6cXV4MTIzNA";
@@ -132,6 +134,25 @@ impl LiveDevices for Recorder {
 
     async fn backup_sessions(&self, file: &Path) -> Result<(), SessionsFailed> {
         std::fs::write(file, b"redb and so on").map_err(|e| SessionsFailed(e.to_string()))
+    }
+}
+
+#[async_trait]
+impl Downlink for Recorder {
+    async fn reach(&self, message: &OutboxRow) -> Reach {
+        match self.sessions.lock().unwrap().contains(&message.identity) {
+            true => Reach::Subscribed,
+            false => Reach::NoSession,
+        }
+    }
+
+    async fn deliver(&self, message: &OutboxRow) -> Delivered {
+        self.note(format!("deliver {}{}", message.identity, message.topic));
+        if self.is_connected(&message.identity) {
+            Delivered::Delivering
+        } else {
+            Delivered::Queued { until: message.expires_at }
+        }
     }
 }
 
@@ -266,9 +287,17 @@ impl House {
         let devices = DevicesParts {
             store: store.clone(),
             realms: realms.clone(),
-            engine,
+            engine: engine.clone(),
             live: live.clone(),
             clock: clock.clone(),
+        };
+        let interfaces = engine.interfaces().clone();
+        let writes = WritesParts {
+            store: store.clone(),
+            engine,
+            downlink: recorder.clone(),
+            clock: clock.clone(),
+            tracker: tracker.clone(),
         };
         let backups = Backups::new(BackupsParts {
             store: store.clone(),
@@ -292,6 +321,9 @@ impl House {
             realms,
             devices: Arc::new(Devices::new(devices, InhibitedDevices::Refuse)),
             pairing: Arc::new(pairing),
+            reads: Arc::new(Reads::new(store.clone(), interfaces.clone())),
+            interfaces,
+            writes: Writes::new(writes),
             backups: Arc::new(backups),
             store,
             live,

@@ -97,6 +97,27 @@ async fn more_requests_than_allowed_are_told_to_come_back() {
 }
 
 #[tokio::test]
+async fn fc_098_while_the_database_is_away_the_answer_is_try_again() {
+    let house = House::start().await;
+    let secret = house.register(ID).await;
+    let token = house.token(TokenApi::Pairing);
+    house.api.store.close().await;
+    let device = format!("/pairing/v1/acme/devices/{ID}");
+    for answer in [
+        house.get(REMOTE, &device, Some(&secret)).await,
+        house.get(REMOTE, &device, Some("wrong")).await,
+        house
+            .post(REMOTE, "/pairing/v1/acme/agent/devices", Some(&token), json!({ "hw_id": ID }))
+            .await,
+        house.get(OPERATOR, "/housekeeping/v1/realms", None).await,
+    ] {
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{answer:?}");
+        assert_eq!(answer.headers[header::RETRY_AFTER], "5");
+    }
+    house.get(OPERATOR, "/tanit/v1/status", None).await.is(200);
+}
+
+#[tokio::test]
 async fn a_change_runs_to_its_end_when_its_caller_hangs_up() {
     let gate = Arc::new(super::super::limits::Gate::new(Limits::default(), TaskTracker::new()));
     let (started, begun) = tokio::sync::oneshot::channel::<()>();

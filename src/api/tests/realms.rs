@@ -277,6 +277,9 @@ async fn fc_068_taking_rights_away_cuts_the_connection_and_is_on_record() {
 #[tokio::test]
 async fn a_crl_file_revokes_after_a_reload_and_a_broken_one_changes_nothing() {
     let house = House::start().await;
+    let (ca, key) = own_ca();
+    let body = json!({ "certificate_pem": ca, "private_key_pem": key, "issuing": true });
+    house.post(OPERATOR, &format!("{OURS}/acme/cas"), None, body).await.is(201);
     let secret = house.register(ID).await;
     let certificate = house.certificate(ID, &secret).await;
     let verify = format!("/pairing/v1/acme/devices/{ID}/protocols/astarte_mqtt_v1/credentials/verify");
@@ -291,8 +294,42 @@ async fn a_crl_file_revokes_after_a_reload_and_a_broken_one_changes_nothing() {
     assert_eq!(refused.len(), 1);
     assert!(refused[0].1.to_string().contains("refused"), "{}", refused[0].1);
     assert!(valid().await);
+    std::fs::write(crls.join("acme.pem"), crl(&ca, &key, &certificate)).unwrap();
+    assert!(house.api.realms.load().await.unwrap().is_empty());
+    assert!(!valid().await);
+    // broken again: what was revoked stays revoked
+    std::fs::write(crls.join("acme.pem"), "rubbish").unwrap();
+    assert_eq!(house.api.realms.load().await.unwrap().len(), 1);
+    assert!(!valid().await);
     std::fs::remove_file(crls.join("acme.pem")).unwrap();
     assert!(house.api.realms.load().await.unwrap().is_empty());
+    assert!(valid().await);
+}
+
+/// A CRL of this CA that revokes this certificate.
+fn crl(ca: &str, key: &str, certificate: &str) -> String {
+    use rcgen::{
+        CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams,
+        SerialNumber,
+    };
+    let block = pem::parse(certificate).unwrap();
+    let (_, leaf) = x509_parser::parse_x509_certificate(block.contents()).unwrap();
+    let issuer = Issuer::from_ca_cert_pem(ca, KeyPair::from_pem(key).unwrap()).unwrap();
+    let revoked = RevokedCertParams {
+        serial_number: SerialNumber::from_slice(leaf.raw_serial()),
+        revocation_time: rcgen::date_time_ymd(2026, 1, 31),
+        reason_code: None,
+        invalidity_date: None,
+    };
+    let params = CertificateRevocationListParams {
+        this_update: rcgen::date_time_ymd(2026, 1, 30),
+        next_update: rcgen::date_time_ymd(2026, 12, 31),
+        crl_number: SerialNumber::from(1_u64),
+        issuing_distribution_point: None,
+        revoked_certs: vec![revoked],
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    params.signed_by(&issuer).unwrap().pem().unwrap()
 }
 
 #[tokio::test]
