@@ -47,15 +47,13 @@ impl Serve {
         let overlay = self.overlay(context.global.data_dir.clone());
         let config = Config::load(&overlay)
             .map_err(|error| Failure::new(Exit::BadConfiguration, error.to_string()))?;
-        for warning in config.warnings() {
-            context.output.note(&format!("tanit: {warning}"));
-        }
-        match node::serve(config, overlay).await {
-            Ok(()) => Ok(Exit::Done),
-            Err(node::ServeError::Configuration(error)) => {
-                Err(Failure::new(Exit::BadConfiguration, format!("{error:#}")))
+        match node::serve(config).await {
+            Ok(true) => Ok(Exit::Done),
+            Ok(false) => Err(Failure::failed("stopped before everything was committed".to_owned())),
+            Err(error) => {
+                let exit = if error.is_configuration() { Exit::BadConfiguration } else { Exit::Failed };
+                Err(Failure::new(exit, format!("{:#}", anyhow::Error::new(error))))
             }
-            Err(node::ServeError::Failed(error)) => Err(Failure::failed(format!("{error:#}"))),
         }
     }
 

@@ -85,8 +85,11 @@ impl Judged {
         matches!(self.end, End::Answer(_))
     }
 
-    /// A caller that has gone, or that is told that the store is down, gets nothing written.
+    /// Takes a write of the API back: its caller has gone, or is told that the store is down.
     fn withdraw(&mut self) {
+        if !self.is_write_of_the_api() {
+            return;
+        }
         if let End::Answer(answer) = std::mem::replace(&mut self.end, End::Nothing) {
             drop(answer.send(Err(super::unavailable())));
             self.unit = None;
@@ -285,18 +288,14 @@ impl Committer {
     }
 
     fn let_go(&self, ack: Ack, outcome: Option<Outcome>) {
-        match outcome {
-            Some(outcome) => {
-                match outcome {
-                    Outcome::Stored => self.counters.messages_stored.add(1),
-                    Outcome::Refused { .. } => self.counters.messages_refused.add(1),
-                }
-                ack.release(outcome);
-            }
-            None => {
-                self.counters.messages_dropped.add(1);
-                drop(ack);
-            }
+        let counter = match outcome {
+            Some(Outcome::Stored) => &self.counters.messages_stored,
+            Some(Outcome::Refused { .. }) => &self.counters.messages_refused,
+            None => &self.counters.messages_dropped,
+        };
+        counter.add(1);
+        if let Some(outcome) = outcome {
+            ack.release(outcome);
         }
     }
 

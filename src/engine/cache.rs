@@ -48,7 +48,7 @@ impl Device {
 /// The devices that a lane remembers.
 #[derive(Debug)]
 pub(super) struct Devices {
-    devices: HashMap<Identity, Device>,
+    known: HashMap<Identity, Device>,
     limit: usize,
     bytes: usize,
     tick: u64,
@@ -63,7 +63,7 @@ impl Devices {
     pub(super) fn new(limit: usize) -> Self {
         let floor = Timestamp::MIN;
         Self {
-            devices: HashMap::new(),
+            known: HashMap::new(),
             limit: limit.max(1),
             bytes: 0,
             tick: 0,
@@ -74,7 +74,7 @@ impl Devices {
     /// The device, made with nothing loaded if it is unknown.
     pub(super) fn entry(&mut self, identity: &Identity) -> &mut Device {
         self.tick += 1;
-        if !self.devices.contains_key(identity) {
+        if !self.known.contains_key(identity) {
             let device = Device {
                 introspection: None,
                 poisoned: None,
@@ -83,10 +83,10 @@ impl Devices {
                 used: 0,
                 bytes: 0,
             };
-            self.devices.insert(identity.clone(), device);
+            self.known.insert(identity.clone(), device);
         }
         let device = self
-            .devices
+            .known
             .get_mut(identity)
             .expect("it was there or has been inserted");
         device.used = self.tick;
@@ -94,12 +94,12 @@ impl Devices {
     }
 
     pub(super) fn get_mut(&mut self, identity: &Identity) -> Option<&mut Device> {
-        self.devices.get_mut(identity)
+        self.known.get_mut(identity)
     }
 
     /// Whether the introspection has to be read before a message of this device is judged.
     pub(super) fn needs_load(&self, identity: &Identity) -> bool {
-        self.devices
+        self.known
             .get(identity)
             .is_none_or(|device| device.introspection.is_none())
     }
@@ -123,7 +123,7 @@ impl Devices {
 
     /// Something outside the lane may have changed the device: it is read again when needed.
     pub(super) fn refresh(&mut self, identity: &Identity) {
-        if let Some(device) = self.devices.get_mut(identity)
+        if let Some(device) = self.known.get_mut(identity)
             && !device.is_pinned()
         {
             device.introspection = None;
@@ -134,17 +134,17 @@ impl Devices {
     /// Forgets the devices that were not used for longest, when there are too many. Poisoned and
     /// pinned ones stay.
     pub(super) fn trim(&mut self) {
-        if self.devices.len() <= self.limit && self.bytes <= BYTES_MAX {
+        if self.known.len() <= self.limit && self.bytes <= BYTES_MAX {
             return;
         }
         let mut by_use: Vec<_> = self
-            .devices
+            .known
             .iter()
             .map(|(identity, device)| (device.used, identity.clone()))
             .collect();
         by_use.sort_unstable_by_key(|(used, _)| *used);
         for (_, identity) in by_use {
-            if self.devices.len() <= self.limit - self.limit / 4
+            if self.known.len() <= self.limit - self.limit / 4
                 && self.bytes <= BYTES_MAX - BYTES_MAX / 4
             {
                 break;
@@ -154,7 +154,7 @@ impl Devices {
     }
 
     fn forget(&mut self, identity: &Identity) {
-        let Some(device) = self.devices.get(identity) else {
+        let Some(device) = self.known.get(identity) else {
             return;
         };
         if device.poisoned.is_some() || device.is_pinned() {
@@ -162,7 +162,7 @@ impl Devices {
         }
         self.floor = self.floor.max(device.last_stamp);
         self.bytes -= device.bytes;
-        self.devices.remove(identity);
+        self.known.remove(identity);
     }
 
     fn set(&mut self, identity: &Identity, declared: Arc<Introspection>) {

@@ -129,6 +129,8 @@ impl Lane {
                 self.handle(work);
             }
             self.devices.trim();
+            // a long line must not keep a worker thread to itself
+            tokio::task::yield_now().await;
         }
     }
 
@@ -345,7 +347,8 @@ impl Lane {
     fn admit(&mut self, message: &InboundMessage) -> Option<(Timestamp, Arc<Introspection>)> {
         let device = self.devices.get_mut(&message.identity)?;
         let introspection = Arc::clone(device.introspection()?);
-        if device.poisoned == Some(message.session) {
+        // the will of a kicked session is none of what was sent behind the refused message
+        if device.poisoned == Some(message.session) && message.ack.is_owed() {
             return None;
         }
         Some((device.stamp(message.received_at), introspection))
@@ -405,4 +408,18 @@ fn guarded<'m>(identity: &Identity, judge: impl FnOnce() -> Verdict<'m>) -> Verd
             result: Err(refusal),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_in_judging_refuses_that_message() {
+        let identity = "acme/Zm9vYmFyYmF6cXV4MTIzNA".parse().unwrap();
+        let Verdict { result, .. } = guarded(&identity, || panic!("on purpose"));
+        let refusal = result.unwrap_err();
+        assert_eq!(refusal.error, DeviceError::InternalError);
+        assert_eq!(refusal.error.then(), AfterRefusal::Continue);
+    }
 }

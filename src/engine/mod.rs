@@ -10,11 +10,15 @@
 //! error; the messages of a device are judged and released in the order of their arrival; nothing
 //! that was accepted is lost while the store is down.
 
+pub mod actor;
+mod attempts;
+pub mod backup;
 mod batch;
 mod cache;
 mod control;
 mod counters;
 mod data;
+pub mod devices;
 mod errors;
 mod health;
 mod intake;
@@ -23,11 +27,17 @@ mod introspection;
 mod judge;
 mod lane;
 mod lifecycle;
+pub mod live;
 mod outbox;
+pub mod pairing;
 mod queue;
+pub mod reads;
+pub mod realms;
 mod registry;
 #[cfg(test)]
 mod tests;
+pub mod tokens;
+pub mod writes;
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
@@ -232,8 +242,9 @@ impl Engine {
         }
     }
 
-    /// Takes nothing more, and waits until what was taken is committed and released. While the
-    /// store is down that takes for ever: put a limit on it, then [`abandon`](Self::abandon).
+    /// Takes nothing more, and waits until what was taken is committed and released. The broker is
+    /// closed before, since presence goes through the lanes too. While the store is down this takes
+    /// for ever: put a limit on it, then [`abandon`](Self::abandon).
     pub async fn close(&self) {
         for lane in &self.lanes {
             lane.close();

@@ -5,6 +5,7 @@
 //! with a recorder. A PUBACK or PUBREC leaves when the engine releases the message's [`Ack`].
 
 pub mod acl;
+pub mod broker;
 pub mod codec;
 pub mod connection;
 pub mod listener;
@@ -79,6 +80,19 @@ pub enum Denial {
     InvalidPath,
     /// Under `control/`, but nothing that a device may send: `unexpected_control_message`.
     UnexpectedControl,
+}
+
+impl Denial {
+    /// The name in metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InterfaceNotDeclared => "interface_not_declared",
+            Self::ServerOwned => "server_owned",
+            Self::InvalidPath => "invalid_path",
+            Self::UnexpectedControl => "unexpected_control",
+        }
+    }
 }
 
 /// What the engine decided about a message, once it is durable.

@@ -343,7 +343,7 @@ pub struct Unit {
 }
 
 /// One thing that a [`Unit`] does.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Effect {
     /// Replaces the introspection; what left it or changed major goes to the previous interfaces,

@@ -1,1 +1,0 @@
-//! The task of one socket: read, feed the session, perform its effects, keep the timers.

@@ -1,0 +1,566 @@
+//! Tables and byte layout of `sessions.redb`.
+//!
+//! A table's name ends in the version of its layout; a layout is never changed, only succeeded.
+//! Numbers in keys are big-endian, so that keys sort by them; numbers in values are little-endian.
+//! An *identity key* is the realm's name, `/` and the 16 bytes of the device id; a realm's name has
+//! no `/`, so that no identity key is the beginning of another one. Times are microseconds since
+//! the epoch; `i64::MAX` stands for none.
+//!
+//! | table | key | value |
+//! | --- | --- | --- |
+//! | `meta.v1` | `clean`, `unclean_stops` | u64 |
+//! | `sessions.v1` | identity key | epoch u64, protocol level u8, expiry kind u8 (0 with the connection, 1 after, 2 never), expiry µs u64, deadline i64, created i64 |
+//! | `subscriptions.v1` | identity key, filter | options u8 (as on the wire), subscription id u32 (0: none) |
+//! | `counts.v1` | identity key | next seq u64, messages u32, bytes u64, expired u64, unclean stops u64 |
+//! | `queue.v1` | identity key, seq u64 | a message (see [`encode_message`]) |
+//! | `flow.v1` | identity key, seq u64 | u8: 1 sent, 2 PUBREC received; waiting messages have no row |
+//! | `properties.v1` | identity key, topic | seq u64 of the queued value of that property |
+//! | `deadlines.v1` | time u64 (shifted to be unsigned), identity key, seq u64 | nothing |
+//! | `ids.v1` | identity key, id u128 | seq u64; 0 once it is settled |
+//! | `settled_ids.v1` | time u64 (shifted), identity key, id u128 | nothing |
+//! | `retained.v1` | identity key, topic | a message |
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use bytestring::ByteString;
+use redb::TableDefinition;
+
+use super::{FlowState, Message, SessionExpiry, Subscription};
+use crate::{
+    clock::Timestamp,
+    identity::{DeviceId, Identity},
+    mqtt::{
+        SessionEpoch,
+        packet::{PublishProperties, QoS, RetainHandling, SubscribeOptions, Version},
+    },
+};
+
+pub(super) type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
+
+pub(super) const META: Definition = TableDefinition::new("meta.v1");
+pub(super) const SESSIONS: Definition = TableDefinition::new("sessions.v1");
+pub(super) const SUBSCRIPTIONS: Definition = TableDefinition::new("subscriptions.v1");
+pub(super) const COUNTS: Definition = TableDefinition::new("counts.v1");
+pub(super) const QUEUE: Definition = TableDefinition::new("queue.v1");
+pub(super) const FLOW: Definition = TableDefinition::new("flow.v1");
+pub(super) const PROPERTIES: Definition = TableDefinition::new("properties.v1");
+pub(super) const DEADLINES: Definition = TableDefinition::new("deadlines.v1");
+pub(super) const IDS: Definition = TableDefinition::new("ids.v1");
+pub(super) const SETTLED_IDS: Definition = TableDefinition::new("settled_ids.v1");
+pub(super) const RETAINED: Definition = TableDefinition::new("retained.v1");
+
+/// All tables, with their names.
+pub(super) const ALL: [(&str, Definition); 11] = [
+    ("meta.v1", META),
+    ("sessions.v1", SESSIONS),
+    ("subscriptions.v1", SUBSCRIPTIONS),
+    ("counts.v1", COUNTS),
+    ("queue.v1", QUEUE),
+    ("flow.v1", FLOW),
+    ("properties.v1", PROPERTIES),
+    ("deadlines.v1", DEADLINES),
+    ("ids.v1", IDS),
+    ("settled_ids.v1", SETTLED_IDS),
+    ("retained.v1", RETAINED),
+];
+
+/// Key of `meta.v1`: 1 when the store was closed in order.
+pub(super) const CLEAN: &[u8] = b"clean";
+/// Key of `meta.v1`: how often it was not.
+pub(super) const UNCLEAN_STOPS: &[u8] = b"unclean_stops";
+
+/// The identity key, which every other key of the device begins with.
+pub(super) fn identity_key(identity: &Identity) -> Vec<u8> {
+    let mut key = realm_prefix(identity.realm.as_str());
+    key.extend_from_slice(identity.device.as_bytes());
+    key
+}
+
+/// What the identity keys of a realm begin with.
+pub(super) fn realm_prefix(realm: &str) -> Vec<u8> {
+    let mut key = Vec::with_capacity(realm.len() + 25);
+    key.extend_from_slice(realm.as_bytes());
+    key.push(b'/');
+    key
+}
+
+/// The identity at the beginning of a key, and what follows it.
+pub(super) fn split_identity(key: &[u8]) -> Option<(Identity, &[u8])> {
+    let slash = key.iter().position(|byte| *byte == b'/')?;
+    let realm = std::str::from_utf8(&key[..slash]).ok()?.parse().ok()?;
+    let (device, rest) = key[slash + 1..].split_first_chunk::<16>()?;
+    Some((Identity::new(realm, DeviceId::from_bytes(*device)), rest))
+}
+
+/// The identity key followed by `rest`.
+pub(super) fn key(identity: &Identity, rest: &[u8]) -> Vec<u8> {
+    let mut key = identity_key(identity);
+    key.extend_from_slice(rest);
+    key
+}
+
+/// Key of a place in a device's queue.
+pub(super) fn seq_key(identity: &Identity, seq: u64) -> Vec<u8> {
+    key(identity, &seq.to_be_bytes())
+}
+
+/// Key that sorts by time, then continues with `rest`.
+pub(super) fn time_key(at: Timestamp, rest: &[u8]) -> Vec<u8> {
+    let shifted = at.as_micros().cast_unsigned() ^ (1 << 63);
+    let mut key = shifted.to_be_bytes().to_vec();
+    key.extend_from_slice(rest);
+    key
+}
+
+/// The time at the beginning of a key made by [`time_key`], and what follows it.
+pub(super) fn split_time(key: &[u8]) -> Option<(Timestamp, &[u8])> {
+    let (shifted, rest) = key.split_first_chunk::<8>()?;
+    let micros = (u64::from_be_bytes(*shifted) ^ (1 << 63)).cast_signed();
+    Some((Timestamp::from_micros(micros), rest))
+}
+
+/// The end (exclusive) of the keys that begin with `prefix`, which is not all `0xFF`.
+pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if let Some(next) = last.checked_add(1) {
+            end.push(next);
+            break;
+        }
+    }
+    end
+}
+
+/// A number that is a whole value or the rest of a key in value's byte order.
+pub(super) fn number(bytes: &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// A row of `sessions.v1`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SessionRow {
+    pub(super) epoch: SessionEpoch,
+    pub(super) version: Version,
+    pub(super) expiry: SessionExpiry,
+    pub(super) deadline: Option<Timestamp>,
+    pub(super) created_at: Timestamp,
+}
+
+impl SessionRow {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(34);
+        out.extend_from_slice(&self.epoch.0.to_le_bytes());
+        out.push(match self.version {
+            Version::V311 => 4,
+            Version::V5 => 5,
+        });
+        let (kind, micros) = match self.expiry {
+            SessionExpiry::WithConnection => (0, 0),
+            SessionExpiry::After(after) => {
+                (1, u64::try_from(after.as_micros()).unwrap_or(u64::MAX))
+            }
+            SessionExpiry::Never => (2, 0),
+        };
+        out.push(kind);
+        out.extend_from_slice(&micros.to_le_bytes());
+        put_time(&mut out, self.deadline);
+        put_time(&mut out, Some(self.created_at));
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut input = Input(bytes);
+        let epoch = SessionEpoch(input.u64()?);
+        let version = match input.u8()? {
+            4 => Version::V311,
+            5 => Version::V5,
+            _ => return None,
+        };
+        let (kind, micros) = (input.u8()?, input.u64()?);
+        let expiry = match kind {
+            0 => SessionExpiry::WithConnection,
+            1 => SessionExpiry::After(Duration::from_micros(micros)),
+            2 => SessionExpiry::Never,
+            _ => return None,
+        };
+        let deadline = input.time()?;
+        let created_at = input.time()?.unwrap_or_default();
+        Some(Self { epoch, version, expiry, deadline, created_at })
+    }
+}
+
+/// A row of `counts.v1`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CountsRow {
+    pub(super) next_seq: u64,
+    pub(super) messages: u32,
+    pub(super) bytes: u64,
+    pub(super) expired: u64,
+    pub(super) unclean_stops: u64,
+}
+
+impl CountsRow {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(36);
+        out.extend_from_slice(&self.next_seq.to_le_bytes());
+        out.extend_from_slice(&self.messages.to_le_bytes());
+        out.extend_from_slice(&self.bytes.to_le_bytes());
+        out.extend_from_slice(&self.expired.to_le_bytes());
+        out.extend_from_slice(&self.unclean_stops.to_le_bytes());
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut input = Input(bytes);
+        Some(Self {
+            next_seq: input.u64()?,
+            messages: input.u32()?,
+            bytes: input.u64()?,
+            expired: input.u64()?,
+            unclean_stops: input.u64()?,
+        })
+    }
+}
+
+/// The value of `subscriptions.v1`.
+pub(super) fn encode_subscription(subscription: &Subscription) -> [u8; 5] {
+    let options = subscription.options;
+    let handling = match options.retain_handling {
+        RetainHandling::AtSubscribe => 0,
+        RetainHandling::AtNewSubscribe => 1,
+        RetainHandling::Never => 2,
+    };
+    let flags = options.qos as u8
+        | (u8::from(options.no_local) << 2)
+        | (u8::from(options.retain_as_published) << 3)
+        | (handling << 4);
+    let id = subscription.id.unwrap_or(0).to_le_bytes();
+    [flags, id[0], id[1], id[2], id[3]]
+}
+
+/// A subscription from the rest of its key and its value.
+pub(super) fn decode_subscription(filter: &[u8], value: &[u8]) -> Option<Subscription> {
+    let mut input = Input(value);
+    let flags = input.u8()?;
+    let options = SubscribeOptions {
+        qos: QoS::from_u8(flags & 3)?,
+        no_local: flags & 4 != 0,
+        retain_as_published: flags & 8 != 0,
+        retain_handling: match flags >> 4 {
+            0 => RetainHandling::AtSubscribe,
+            1 => RetainHandling::AtNewSubscribe,
+            2 => RetainHandling::Never,
+            _ => return None,
+        },
+    };
+    let id = input.u32()?;
+    let filter = ByteString::from(std::str::from_utf8(filter).ok()?);
+    Some(Subscription { filter, options, id: (id != 0).then_some(id) })
+}
+
+/// The value of `flow.v1`.
+pub(super) const fn encode_flow(state: FlowState) -> [u8; 1] {
+    [match state {
+        FlowState::Waiting => 0,
+        FlowState::Sent => 1,
+        FlowState::Received => 2,
+    }]
+}
+
+/// The state from the value of `flow.v1`, if there is one.
+pub(super) fn decode_flow(value: Option<&[u8]>) -> FlowState {
+    match value {
+        Some([1]) => FlowState::Sent,
+        Some([2]) => FlowState::Received,
+        _ => FlowState::Waiting,
+    }
+}
+
+const RETAIN: u8 = 1;
+const PROPERTY: u8 = 2;
+const HAS_ID: u8 = 4;
+const HAS_FORMAT: u8 = 8;
+const IS_UTF8: u8 = 16;
+
+/// What of a stored message is needed to remove it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Head<'b> {
+    pub(super) topic: &'b str,
+    pub(super) expires_at: Option<Timestamp>,
+    pub(super) property: bool,
+    pub(super) id: Option<u128>,
+    /// What it counts against the queue's bound, in bytes.
+    pub(super) cost: u64,
+}
+
+/// What a message counts against the queue's bound: topic and payload, in bytes.
+pub(super) fn cost(message: &Message) -> u64 {
+    (message.topic.len() + message.payload.len()) as u64
+}
+
+/// A message: QoS u8, flags u8 (1 retain, 2 property, 4 id, 8 payload format, 16 it is UTF-8),
+/// expires i64, id u128, payload's length u32, topic (length u16); then subscription ids (count
+/// u16, u32 each), response topic, correlation data, content type (a u8 that tells whether, length
+/// u32), user properties (count u16; name and value, each with its length u32), and the payload.
+pub(super) fn encode_message(message: &Message) -> Vec<u8> {
+    let properties = &message.properties;
+    let mut out = Vec::with_capacity(64 + message.topic.len() + message.payload.len());
+    out.push(message.qos as u8);
+    let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+    out.push(
+        flag(message.retain, RETAIN)
+            | flag(message.property, PROPERTY)
+            | flag(message.id.is_some(), HAS_ID)
+            | flag(properties.payload_is_utf8.is_some(), HAS_FORMAT)
+            | flag(properties.payload_is_utf8 == Some(true), IS_UTF8),
+    );
+    put_time(&mut out, message.expires_at);
+    out.extend_from_slice(&message.id.unwrap_or(0).to_le_bytes());
+    put_length(&mut out, message.payload.len());
+    // topics are at most 65,535 bytes long; the publisher checked that
+    out.extend_from_slice(&short(message.topic.len()).to_le_bytes());
+    out.extend_from_slice(&message.topic.as_bytes()[..usize::from(short(message.topic.len()))]);
+    let ids = &message.subscription_ids;
+    out.extend_from_slice(&short(ids.len()).to_le_bytes());
+    for id in &ids[..usize::from(short(ids.len()))] {
+        out.extend_from_slice(&id.to_le_bytes());
+    }
+    put_optional(&mut out, properties.response_topic.as_deref().map(str::as_bytes));
+    put_optional(&mut out, properties.correlation_data.as_deref());
+    put_optional(&mut out, properties.content_type.as_deref().map(str::as_bytes));
+    let user = &properties.user_properties;
+    out.extend_from_slice(&short(user.len()).to_le_bytes());
+    for (name, value) in &user[..usize::from(short(user.len()))] {
+        put_bytes(&mut out, name.as_bytes());
+        put_bytes(&mut out, value.as_bytes());
+    }
+    out.extend_from_slice(&message.payload);
+    out
+}
+
+/// The beginning of a stored message, without copying any of it.
+pub(super) fn decode_head(bytes: &[u8]) -> Option<Head<'_>> {
+    let mut input = Input(bytes);
+    let (_qos, flags) = (input.u8()?, input.u8()?);
+    let expires_at = input.time()?;
+    let id = input.u128()?;
+    let payload_bytes = input.u32()?;
+    let topic_bytes = input.u16()?;
+    let topic = std::str::from_utf8(input.take(usize::from(topic_bytes))?).ok()?;
+    Some(Head {
+        topic,
+        expires_at,
+        property: flags & PROPERTY != 0,
+        id: (flags & HAS_ID != 0).then_some(id),
+        cost: u64::from(payload_bytes) + u64::from(topic_bytes),
+    })
+}
+
+/// A stored message; `None` when the row is damaged.
+pub(super) fn decode_message(bytes: &[u8]) -> Option<Message> {
+    let mut input = Input(bytes);
+    let (qos, flags) = (QoS::from_u8(input.u8()?)?, input.u8()?);
+    let expires_at = input.time()?;
+    let id = input.u128()?;
+    let payload_bytes = usize::try_from(input.u32()?).ok()?;
+    let topic_bytes = input.u16()?;
+    let topic = text(input.take(usize::from(topic_bytes))?)?;
+    let subscription_ids = (0..input.u16()?).map(|_| input.u32()).collect::<Option<_>>()?;
+    let response_topic = optional_text(input.optional()?)?;
+    let correlation_data = input.optional()?.map(Bytes::copy_from_slice);
+    let content_type = optional_text(input.optional()?)?;
+    let user_properties = (0..input.u16()?)
+        .map(|_| Some((text(input.bytes()?)?, text(input.bytes()?)?)))
+        .collect::<Option<_>>()?;
+    let payload = Bytes::copy_from_slice(input.take(payload_bytes)?);
+    if !input.0.is_empty() {
+        return None;
+    }
+    Some(Message {
+        topic,
+        payload,
+        qos,
+        retain: flags & RETAIN != 0,
+        expires_at,
+        subscription_ids,
+        properties: PublishProperties {
+            payload_is_utf8: (flags & HAS_FORMAT != 0).then_some(flags & IS_UTF8 != 0),
+            message_expiry: None,
+            response_topic,
+            correlation_data,
+            content_type,
+            user_properties,
+        },
+        property: flags & PROPERTY != 0,
+        id: (flags & HAS_ID != 0).then_some(id),
+    })
+}
+
+fn text(bytes: &[u8]) -> Option<ByteString> {
+    Some(ByteString::from(std::str::from_utf8(bytes).ok()?))
+}
+
+#[expect(clippy::option_option, reason = "damaged, absent, present")]
+fn optional_text(bytes: Option<&[u8]>) -> Option<Option<ByteString>> {
+    bytes.map_or(Some(None), |bytes| text(bytes).map(Some))
+}
+
+fn short(len: usize) -> u16 {
+    u16::try_from(len).unwrap_or(u16::MAX)
+}
+
+fn put_time(out: &mut Vec<u8>, at: Option<Timestamp>) {
+    out.extend_from_slice(&at.map_or(i64::MAX, Timestamp::as_micros).to_le_bytes());
+}
+
+fn put_length(out: &mut Vec<u8>, len: usize) {
+    out.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_length(out, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+fn put_optional(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
+    out.push(u8::from(bytes.is_some()));
+    if let Some(bytes) = bytes {
+        put_bytes(out, bytes);
+    }
+}
+
+/// What is left to be read of a value.
+struct Input<'b>(&'b [u8]);
+
+impl<'b> Input<'b> {
+    fn take(&mut self, len: usize) -> Option<&'b [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn u128(&mut self) -> Option<u128> {
+        self.array().map(u128::from_le_bytes)
+    }
+
+    #[expect(clippy::option_option, reason = "damaged, none, a time")]
+    fn time(&mut self) -> Option<Option<Timestamp>> {
+        let micros = i64::from_le_bytes(self.array()?);
+        Some((micros != i64::MAX).then(|| Timestamp::from_micros(micros)))
+    }
+
+    fn bytes(&mut self) -> Option<&'b [u8]> {
+        let len = usize::try_from(self.u32()?).ok()?;
+        self.take(len)
+    }
+
+    #[expect(clippy::option_option, reason = "damaged, absent, present")]
+    fn optional(&mut self) -> Option<Option<&'b [u8]>> {
+        match self.u8()? {
+            0 => Some(None),
+            _ => self.bytes().map(Some),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> Message {
+        Message {
+            topic: "acme/Zm9vYmFyYmF6cXV4MTIzNA/t.SrvCmd/cmd".into(),
+            payload: Bytes::from_static(b"\x00\x01payload"),
+            qos: QoS::ExactlyOnce,
+            retain: true,
+            expires_at: Some(Timestamp::from_micros(-5)),
+            subscription_ids: vec![1, 268_435_455],
+            properties: PublishProperties {
+                payload_is_utf8: Some(false),
+                message_expiry: None,
+                response_topic: Some("a/b".into()),
+                correlation_data: Some(Bytes::new()),
+                content_type: None,
+                user_properties: vec![("a".into(), "1".into()), ("a".into(), String::new().into())],
+            },
+            property: true,
+            id: Some(u128::MAX),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let message = message();
+        let bytes = encode_message(&message);
+        assert_eq!(decode_message(&bytes), Some(message.clone()));
+        let head = decode_head(&bytes).expect("whole");
+        assert_eq!((head.topic, head.cost), (&*message.topic, cost(&message)));
+        assert_eq!((head.id, head.property), (message.id, true));
+        for cut in 0..bytes.len() {
+            assert_eq!(decode_message(&bytes[..cut]), None, "cut at {cut}");
+        }
+
+        let row = SessionRow {
+            epoch: SessionEpoch(7),
+            version: Version::V5,
+            expiry: SessionExpiry::After(Duration::from_secs(3)),
+            deadline: None,
+            created_at: Timestamp::from_micros(9),
+        };
+        assert_eq!(SessionRow::decode(&row.encode()), Some(row));
+        let counts =
+            CountsRow { next_seq: 1, messages: 2, bytes: 3, expired: 4, unclean_stops: 5 };
+        assert_eq!(CountsRow::decode(&counts.encode()), Some(counts));
+    }
+
+    #[test]
+    fn the_layout_of_a_session_row_is_pinned() {
+        let row = SessionRow {
+            epoch: SessionEpoch(0x0102),
+            version: Version::V311,
+            expiry: SessionExpiry::Never,
+            deadline: Some(Timestamp::from_micros(1)),
+            created_at: Timestamp::from_micros(2),
+        };
+        let mut expected = vec![2, 1, 0, 0, 0, 0, 0, 0, 4, 2];
+        expected.extend_from_slice(&[0; 8]);
+        expected.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(row.encode(), expected);
+    }
+
+    #[test]
+    fn time_keys_sort_by_time_and_prefixes_end_behind_their_keys() {
+        let times = [i64::MIN, -1, 0, 1, i64::MAX].map(Timestamp::from_micros);
+        let keys = times.map(|at| time_key(at, b"x"));
+        assert!(keys.is_sorted());
+        for (at, key) in times.iter().zip(&keys) {
+            assert_eq!(split_time(key), Some((*at, &b"x"[..])));
+        }
+        assert_eq!(prefix_end(b"a/\xff\xff"), b"a0");
+        let identity = Identity::new("acme".parse().unwrap(), DeviceId::from_bytes([0xff; 16]));
+        let key = seq_key(&identity, u64::MAX);
+        assert!(key < prefix_end(&identity_key(&identity)));
+        assert_eq!(split_identity(&key), Some((identity, &[0xff; 8][..])));
+    }
+}
