@@ -5,5 +5,7 @@ mod crash;
 mod harness;
 mod qos_flows;
 mod restart;
+mod store_contract;
+mod store_outage;
 mod takeover;
 mod topic_access;
