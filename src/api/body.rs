@@ -81,10 +81,7 @@ impl Fields {
     /// # Errors
     /// 400 as [`Data`], for a body that is there.
     pub fn optional(body: &Bytes) -> Result<Self, ApiError> {
-        match body.is_empty() {
-            true => Ok(Self::of(Map::new())),
-            false => Data::read(body)?.try_into(),
-        }
+        if body.is_empty() { Ok(Self::of(Map::new())) } else { Data::read(body)?.try_into() }
     }
 
     /// For an object that is read already.
@@ -185,7 +182,7 @@ impl Fields {
     /// # Errors
     /// 422 with everything that was refused.
     pub fn finish(self) -> Result<(), ApiError> {
-        if self.errors.is_empty() { Ok(()) } else { Err(ApiError::fields(self.errors)) }
+        if self.errors.is_empty() { Ok(()) } else { Err(ApiError::fields(&self.errors)) }
     }
 }
 

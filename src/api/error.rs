@@ -44,14 +44,14 @@ impl ApiError {
 
     /// 422 with texts by field.
     #[must_use]
-    pub fn fields(errors: FieldErrors) -> Self {
+    pub fn fields(errors: &FieldErrors) -> Self {
         Self { status: StatusCode::UNPROCESSABLE_ENTITY, errors: json!(errors), retry_after: None }
     }
 
     /// 422 with one text for one field.
     #[must_use]
     pub fn field(name: &str, text: impl Into<String>) -> Self {
-        Self::fields(FieldErrors::from([(name.to_owned(), vec![text.into()])]))
+        Self::fields(&FieldErrors::from([(name.to_owned(), vec![text.into()])]))
     }
 
     /// 400 `Bad request`: malformed JSON, no `data`.
@@ -145,6 +145,7 @@ impl From<StoreError> for ApiError {
                 tracing::warn!(error = cause as &dyn std::error::Error, "the database is away");
                 Self::unavailable("The database is not available", STORE_RETRY_AFTER)
             }
+            StoreError::NotOffered(what) => Self::new(StatusCode::NOT_IMPLEMENTED, *what),
             _ => Self::internal(&error),
         }
     }

@@ -16,7 +16,7 @@ use super::{
     error::ApiError,
 };
 
-pub(super) fn router(_: &Arc<Api>) -> Router<Arc<Api>> {
+pub(super) fn router() -> Router<Arc<Api>> {
     Router::new().route("/metrics", get(metrics))
 }
 

@@ -5,6 +5,7 @@
 //! Unix socket, where the file's permissions are the authorisation ([`server`]). Whatever changes
 //! something runs to its end even if its caller goes away.
 
+mod appengine;
 pub mod auth;
 pub mod body;
 pub mod device_status;
@@ -14,6 +15,7 @@ mod housekeeping;
 mod limits;
 mod metrics;
 mod pairing;
+mod realm_management;
 pub mod server;
 mod tanit;
 
@@ -36,7 +38,8 @@ use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 use crate::{
     clock::SharedClock,
     engine::{
-        backup::Backups, devices::Devices, live::LiveDevices, pairing::Pairing, realms::Realms,
+        Interfaces, backup::Backups, devices::Devices, live::LiveDevices, pairing::Pairing,
+        reads::Reads, realms::Realms, writes::Writes,
     },
     store::Store,
 };
@@ -53,6 +56,12 @@ pub struct Api {
     pub devices: Arc<Devices>,
     /// Pairing.
     pub pairing: Arc<Pairing>,
+    /// Installed interfaces.
+    pub interfaces: Arc<Interfaces>,
+    /// What devices have stored.
+    pub reads: Arc<Reads>,
+    /// What is written for devices.
+    pub writes: Writes,
     /// Copies of everything.
     pub backups: Arc<Backups>,
     /// Where things are kept, for what is only read.
@@ -156,21 +165,24 @@ pub fn router(api: Arc<Api>) -> Router {
     let bounded = Router::new()
         .nest("/pairing", pairing::router(&api))
         .nest("/housekeeping", housekeeping::router(&api))
+        .nest("/realmmanagement", realm_management::router(&api))
+        .nest("/appengine", appengine::router(&api))
         .nest("/tanit/v1", tanit::router(&api))
-        .merge(health::router(api.node.clone()))
-        .merge(metrics::router(&api))
+        .merge(metrics::router())
         .fallback(not_found)
         .layer(DefaultBodyLimit::max(api.settings.limits.body_bytes))
         .layer(middleware::from_fn_with_state(limits, limits::bounded))
         .with_state(api.clone());
     // an archive takes its time and its bytes: no deadline, no limit of a body
-    let streams = tanit::streams(&api).with_state(api);
-    bounded.merge(streams).layer(cors())
+    let streams = tanit::streams(&api).with_state(api.clone());
+    // probes are answered however much else is going on
+    let probes = health::router(api.node.clone());
+    bounded.merge(streams).merge(probes).layer(cors())
 }
 
 /// What is served while the node starts: alive, not ready, and nothing else.
-pub fn starting(node: Arc<dyn NodeControl>) -> Router {
-    Router::new().merge(health::router(node)).fallback(health::starting).layer(cors())
+pub fn starting(node: &Arc<dyn NodeControl>) -> Router {
+    Router::new().merge(health::router(node.clone())).fallback(health::starting).layer(cors())
 }
 
 /// Any origin may call: the dashboard is served from elsewhere, and tokens are not cookies.
@@ -191,19 +203,4 @@ fn cors() -> CorsLayer {
 
 async fn not_found() -> error::ApiError {
     error::ApiError::not_found("Not found")
-}
-
-/// Whether HTTP may listen here: off loopback only over TLS, or when told that it is fine.
-///
-/// # Errors
-/// The line that says what to set.
-pub fn check_exposure(listen: SocketAddr, tls: bool, insecure: bool) -> Result<(), String> {
-    if tls || insecure || listen.ip().to_canonical().is_loopback() {
-        return Ok(());
-    }
-    Err(format!(
-        "[http] listen = \"{listen}\" is reachable from other machines and would carry tokens and \
-         secrets in clear; set [http] tls = true, or [http] insecure = true behind a proxy that \
-         adds TLS"
-    ))
 }

@@ -9,7 +9,6 @@
 use std::{
     convert::Infallible,
     io,
-    net::SocketAddr,
     os::unix::fs::PermissionsExt as _,
     path::Path,
     sync::Arc,
@@ -56,7 +55,7 @@ impl Door {
 /// A listener that is bound already.
 #[derive(Debug)]
 pub enum Listener {
-    /// Plain HTTP; [`super::check_exposure`] says where that is right.
+    /// Plain HTTP; the configuration says where that is right.
     Tcp(TcpListener),
     /// HTTPS; the acceptor's configuration may be exchanged by its owner.
     Tls(TcpListener, TlsSource),
@@ -221,15 +220,4 @@ async fn answer(
     request.extensions_mut().insert(peer);
     let router = Router::clone(&door.0.load());
     router.oneshot(request).await
-}
-
-/// The address that a listener is bound to.
-///
-/// # Errors
-/// When the system does not say.
-pub fn address(listener: &Listener) -> io::Result<Option<SocketAddr>> {
-    match listener {
-        Listener::Tcp(listener) | Listener::Tls(listener, _) => listener.local_addr().map(Some),
-        Listener::Unix(_) => Ok(None),
-    }
 }

@@ -1,5 +1,7 @@
 //! Who changes something, as the audit log names it.
 
+use std::fmt::Display;
+
 use crate::{clock::Timestamp, store::AuditEntry};
 
 /// The author of a change: `socket:<uid>`, `token:<realm or housekeeping>@<address>`,
@@ -28,7 +30,7 @@ impl Actor {
 
     /// The audit row of what it does.
     #[must_use]
-    pub fn did(&self, at: Timestamp, action: &str, object: impl ToString) -> AuditEntry {
+    pub fn did(&self, at: Timestamp, action: &str, object: impl Display) -> AuditEntry {
         AuditEntry {
             at,
             actor: self.0.clone(),

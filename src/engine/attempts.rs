@@ -28,7 +28,10 @@ const KEYS_MAX: usize = 16_384;
 const PRUNE_EVERY: Duration = Duration::from_secs(1);
 
 /// `None` is shared by all that come when the maps are full.
-type Key = Option<(RealmName, DeviceId, IpAddr)>;
+type Key = Option<Told>;
+
+/// What is told apart.
+type Told = (RealmName, DeviceId, IpAddr);
 
 /// The clock that was passed in, for governor.
 #[derive(Clone, Debug)]
@@ -77,7 +80,7 @@ impl SecretAttempts {
     pub(crate) fn held_off(&self, identity: &Identity, address: IpAddr) -> Option<Duration> {
         let now = self.clock.now();
         let mut held = self.held.lock().expect("no panic while the map is held");
-        let key = key(identity, address);
+        let key = Some(key(identity, address));
         match held.until.get(&key).map(|until| until.saturating_duration_since(now)) {
             Some(wait) if !wait.is_zero() => Some(wait),
             Some(_) => {
@@ -91,7 +94,7 @@ impl SecretAttempts {
     /// Counts a failure.
     pub(crate) fn failed(&self, identity: &Identity, address: IpAddr) {
         self.prune();
-        let key = if self.limiter.len() < KEYS_MAX { key(identity, address) } else { None };
+        let key = (self.limiter.len() < KEYS_MAX).then(|| key(identity, address));
         if let Err(not_until) = self.limiter.check_key(&key) {
             let now = self.clock.now();
             let until = now + not_until.wait_time_from(now);
@@ -117,7 +120,7 @@ impl SecretAttempts {
 }
 
 /// A network of 64 bits is one address: whoever has one IPv6 address has them all.
-fn key(identity: &Identity, address: IpAddr) -> Key {
+fn key(identity: &Identity, address: IpAddr) -> Told {
     let address = match address.to_canonical() {
         IpAddr::V6(v6) => {
             let [a, b, c, d, ..] = v6.segments();
@@ -125,7 +128,7 @@ fn key(identity: &Identity, address: IpAddr) -> Key {
         }
         v4 @ IpAddr::V4(_) => v4,
     };
-    Some((identity.realm.clone(), identity.device, address))
+    (identity.realm.clone(), identity.device, address)
 }
 
 #[cfg(test)]
@@ -168,7 +171,7 @@ mod tests {
             attempts.failed(&device(1), IpAddr::from(n.to_be_bytes()));
         }
         assert!(attempts.limiter.len() <= KEYS_MAX + 1);
-        clock.advance(Duration::from_secs(3600));
+        clock.advance(Duration::from_hours(1));
         attempts.failed(&device(1), "192.0.2.1".parse().expect("an address"));
         assert_eq!(attempts.limiter.len(), 1);
     }

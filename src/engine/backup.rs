@@ -182,13 +182,15 @@ impl Backups {
         let (copies, manifest) = described.await.map_err(|_| BackupError::CutOff)??;
         let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
         self.parts.tracker.spawn_blocking(move || {
-            let _turn = turn;
             let mut out = ChunkWriter { sender, chunk: Vec::with_capacity(CHUNK_BYTES) };
             let written = write_archive(copies.path(), &manifest, &mut out);
-            if let Err(error) = written.and_then(|()| out.flush()) {
+            let flushed = written.and_then(|()| out.flush());
+            // the reader sees the end when `out` goes: by then all is as before
+            drop((copies, turn));
+            if let Err(error) = flushed {
                 tracing::warn!(%error, "a backup was not written to its end");
                 // the reader must see a broken stream, not a short one
-                let _ = out.sender.blocking_send(Err(error));
+                drop(out.sender.blocking_send(Err(error)));
             }
         });
         Ok(Archive(receiver))
@@ -210,7 +212,11 @@ impl Backups {
         let place = self.parts.data_dir.join("restore");
         clear(&place).map_err(|error| BackupError::File(place.clone(), error))?;
         let upload = place.join("upload.tar");
-        receive(archive, &upload, self.parts.archive_bytes_max).await?;
+        if let Err(error) = receive(archive, &upload, self.parts.archive_bytes_max).await {
+            // half an archive is of no use; why there is no whole one is what counts
+            drop(fs::remove_file(&upload));
+            return Err(error);
+        }
         let check = self.parts.master_key.check_value();
         let unpacked = self.parts.tracker.spawn_blocking(move || {
             let _turn = turn;
@@ -223,7 +229,7 @@ impl Backups {
                 Ok(()) => removed.map(|()| staged).map_err(|e| BackupError::File(upload, e)),
                 Err(error) => {
                     // what was refused must not lie about; the refusal is what counts
-                    let _ = fs::remove_dir_all(&staged);
+                    drop(fs::remove_dir_all(&staged));
                     Err(error)
                 }
             }
@@ -421,8 +427,8 @@ async fn receive(
 fn unpack(upload: &Path, staged: &Path, key_check: &str) -> Result<(), BackupError> {
     let broken = |error: io::Error| BackupError::Refused(format!("is not a whole tar: {error}"));
     let file = File::open(upload).map_err(|e| BackupError::File(upload.to_owned(), e))?;
-    let mut tar = tar::Archive::new(file);
-    let mut entries = tar.entries().map_err(broken)?;
+    let mut archive = tar::Archive::new(file);
+    let mut entries = archive.entries().map_err(broken)?;
     let first = entries
         .next()
         .ok_or_else(|| BackupError::Refused("is empty".to_owned()))?
@@ -441,15 +447,7 @@ fn unpack(upload: &Path, staged: &Path, key_check: &str) -> Result<(), BackupErr
             .ok_or_else(|| {
                 BackupError::Refused(format!("{name} is not what the manifest says"))
             })?;
-        let path = staged.join(&name);
-        let failed = |error| BackupError::File(path.clone(), error);
-        if name.starts_with(CRLS) && !staged.join(CRLS).exists() {
-            create_dir(&staged.join(CRLS)).map_err(failed)?;
-        }
-        let mut out = Hashing::new(create_file(&path).map_err(failed)?);
-        io::copy(&mut entry, &mut out).map_err(failed)?;
-        out.inner.sync_all().map_err(failed)?;
-        if out.finish() != stated {
+        if unpack_entry(&mut entry, staged, &name)? != stated {
             return Err(BackupError::Refused(format!("{name} is damaged")));
         }
     }
@@ -457,6 +455,25 @@ fn unpack(upload: &Path, staged: &Path, key_check: &str) -> Result<(), BackupErr
         Some(missing) => Err(BackupError::Refused(format!("{missing} is missing"))),
         None => looks_right(staged),
     }
+}
+
+fn unpack_entry<R: Read>(
+    entry: &mut tar::Entry<'_, R>,
+    staged: &Path,
+    name: &str,
+) -> Result<FileEntry, BackupError> {
+    let path = staged.join(name);
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => BackupError::Refused(format!("{name} is cut short")),
+        _ => BackupError::File(path.clone(), error),
+    };
+    if name.starts_with(CRLS) && !staged.join(CRLS).exists() {
+        create_dir(&staged.join(CRLS)).map_err(failed)?;
+    }
+    let mut out = Hashing::new(create_file(&path).map_err(failed)?);
+    io::copy(entry, &mut out).map_err(failed)?;
+    out.inner.sync_all().map_err(failed)?;
+    Ok(out.finish())
 }
 
 /// The name of a plain file that a backup writes.

@@ -4,7 +4,7 @@
 //! cuts the live connection, so that a device that comes back at once finds the new state. A
 //! deletion that was interrupted is finished at the next start.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt::Display, sync::Arc};
 
 use super::{
     Engine, InhibitedDevices,
@@ -256,7 +256,7 @@ impl Devices {
         let live = &self.parts.live;
         live.disconnect(identity, DisconnectReason::Deleted).await;
         // before the rows: nothing of its queue may reach a later owner of the id
-        live.erase_session(identity).await?;
+        live.erase_device(identity).await?;
         let delete = Change::DeleteDevice(identity.clone());
         self.apply(delete, "device.deleted", identity, by).await?;
         self.parts.engine.refresh_device(identity);
@@ -330,11 +330,24 @@ impl Devices {
         self.parts.store.top_reconnects(realm, since, TOP_MAX).await
     }
 
+    /// Puts into the audit log what was done otherwise than here.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn note(
+        &self,
+        action: &str,
+        object: impl Display,
+        by: &Actor,
+    ) -> Result<(), StoreError> {
+        self.apply(Change::Note, action, object, by).await
+    }
+
     async fn apply(
         &self,
         change: Change,
         action: &str,
-        object: impl ToString,
+        object: impl Display,
         by: &Actor,
     ) -> Result<(), StoreError> {
         let audit = by.did(self.parts.clock.wall(), action, object);

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use serde::Serialize;
 
 use crate::{
+    clock::Timestamp,
     identity::{Identity, RealmName},
     mqtt::DisconnectReason,
 };
@@ -21,10 +22,14 @@ pub struct SessionsFailed(pub String);
 /// A device's session, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SessionView {
-    /// Whether it has a connection.
+    /// Whether a connection holds it.
     pub connected: bool,
-    /// Filters subscribed to.
-    pub subscriptions: u64,
+    /// When it began.
+    pub created_at: Timestamp,
+    /// When it ends unless the device comes back; `None` while connected and for endless ones.
+    pub expires_at: Option<Timestamp>,
+    /// What it is subscribed to.
+    pub subscriptions: Vec<SubscriptionView>,
     /// Messages waiting for the device.
     pub queued_messages: u64,
     /// Their bytes.
@@ -33,6 +38,15 @@ pub struct SessionView {
     pub expired_messages: u64,
     /// Messages refused to their senders because the queue was full.
     pub refused_messages: u64,
+}
+
+/// A subscription, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SubscriptionView {
+    /// Topic filter.
+    pub filter: String,
+    /// Granted QoS.
+    pub qos: u8,
 }
 
 /// The owner of connections and sessions.
@@ -57,13 +71,13 @@ pub trait LiveDevices: std::fmt::Debug + Send + Sync + 'static {
     /// how many were closed.
     async fn reverify(&self) -> usize;
 
-    /// Erases a device's session with its queue, durably.
+    /// Erases a device's session, its queue and its retained messages, durably.
     ///
     /// # Errors
     /// When the session store fails.
-    async fn erase_session(&self, identity: &Identity) -> Result<(), SessionsFailed>;
+    async fn erase_device(&self, identity: &Identity) -> Result<(), SessionsFailed>;
 
-    /// Erases the sessions of a realm, durably.
+    /// Erases the same of all devices of a realm, durably.
     ///
     /// # Errors
     /// When the session store fails.

@@ -31,11 +31,13 @@ pub mod live;
 mod outbox;
 pub mod pairing;
 mod queue;
+pub mod reads;
 pub mod realms;
 mod registry;
 #[cfg(test)]
 mod tests;
 pub mod tokens;
+pub mod writes;
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     api::{
@@ -20,17 +20,14 @@ const AUDIT_ROWS: usize = 100;
 const AUDIT_ROWS_MAX: usize = 10_000;
 
 pub(super) async fn status(State(api): State<Arc<Api>>) -> Result<Response, ApiError> {
-    let status = serde_json::to_value(api.node.status()).map_err(|e| ApiError::internal(&e))?;
-    let mut status = match status {
-        Value::Object(status) => status,
-        _ => return Err(ApiError::bad_request()),
-    };
+    let mut status =
+        serde_json::to_value(api.node.status()).map_err(|error| ApiError::internal(&error))?;
     let realms = api.realms.list().await.map(|realms| realms.len());
-    status.insert("version".to_owned(), json!(env!("CARGO_PKG_VERSION")));
-    status.insert("ready".to_owned(), json!(api.node.health().ready));
+    status["version"] = json!(env!("CARGO_PKG_VERSION"));
+    status["ready"] = json!(api.node.health().ready);
     // a status is wanted most when the database is away
-    status.insert("realms".to_owned(), json!(realms.ok()));
-    status.insert("connected_devices".to_owned(), json!(api.live.connected()));
+    status["realms"] = json!(realms.ok());
+    status["connected_devices"] = json!(api.live.connected());
     Ok(body::ok(status))
 }
 

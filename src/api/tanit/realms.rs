@@ -32,7 +32,7 @@ const TOKEN_EXPIRY_SECONDS: u64 = 8 * 3600;
 /// Longest time that a token may be asked for: 100 years.
 const TOKEN_EXPIRY_SECONDS_MAX: u64 = 100 * 365 * 86_400;
 /// How far back the lists of the worst devices look.
-const TOP_SINCE: Duration = Duration::from_secs(3600);
+const TOP_SINCE: Duration = Duration::from_hours(1);
 
 pub(super) fn routes() -> Router<Arc<Api>> {
     Router::new()
