@@ -1,10 +1,12 @@
 //! The API through its router: a real store, a real engine and real certificates; what holds
 //! connections is a recorder.
 
+mod appengine;
 mod archive;
 mod authorisation;
 mod node;
 mod pairing;
+mod realm_management;
 mod realms;
 mod serving;
 
@@ -44,11 +46,16 @@ use crate::{
         devices::{Devices, DevicesParts},
         live::{LiveDevices, SessionView, SessionsFailed},
         pairing::{Pairing, PairingParts, PairingSettings},
+        reads::Reads,
         realms::{Realms, RealmsParts},
         tokens::{self, TokenApi, TokenKeyPair},
+        writes::{Downlink, Writes, WritesParts},
     },
     identity::{Identity, RealmName},
-    mqtt::DisconnectReason,
+    mqtt::{
+        DisconnectReason,
+        publisher::{OutboundMessage, Published},
+    },
     pki::{MasterKey, Pools},
     store::{AuditEntry, Store, sqlite::SqliteStore},
 };
@@ -56,7 +63,10 @@ use crate::{
 const ID: &str = "Zm9vYmFyYmF6cXV4MTIzNA";
 const OTHER: &str = "YmFyYmF6cXV4MTIzNGZvbw";
 const OPERATOR: Peer = Peer::Socket { uid: 1000 };
-const REMOTE: Peer = Peer::Tcp(SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7)), 4711));
+const REMOTE: Peer = Peer::Tcp(SocketAddr::new(
+    IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7)),
+    4711,
+));
 
 /// What would hold the devices' connections: notes what it is asked to do.
 #[derive(Debug, Default)]
@@ -88,7 +98,12 @@ impl LiveDevices for Recorder {
     }
 
     fn connected_in_realm(&self, realm: &RealmName) -> usize {
-        self.connected.lock().unwrap().iter().filter(|one| one.realm == *realm).count()
+        self.connected
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|one| one.realm == *realm)
+            .count()
     }
 
     fn connected(&self) -> usize {
@@ -121,17 +136,53 @@ impl LiveDevices for Recorder {
 
     async fn erase_realm(&self, realm: &RealmName) -> Result<(), SessionsFailed> {
         self.note(format!("erase_realm {realm}"));
-        self.sessions.lock().unwrap().retain(|one| one.realm != *realm);
+        self.sessions
+            .lock()
+            .unwrap()
+            .retain(|one| one.realm != *realm);
         Ok(())
     }
 
     async fn session(&self, identity: &Identity) -> Option<SessionView> {
         let held = self.sessions.lock().unwrap().contains(identity);
-        held.then(|| SessionView { connected: self.is_connected(identity), ..Default::default() })
+        held.then(|| SessionView {
+            connected: self.is_connected(identity),
+            ..Default::default()
+        })
     }
 
     async fn backup_sessions(&self, file: &Path) -> Result<(), SessionsFailed> {
         std::fs::write(file, b"redb and so on").map_err(|e| SessionsFailed(e.to_string()))
+    }
+}
+
+/// What would hold the devices' sessions: notes what is published, and answers as it is told.
+#[derive(Debug)]
+struct Outbound {
+    answer: Mutex<Published>,
+    published: Mutex<Vec<OutboundMessage>>,
+}
+
+impl Outbound {
+    fn answer(&self, answer: Published) {
+        *self.answer.lock().unwrap() = answer;
+    }
+
+    /// What was published since the last call.
+    fn published(&self) -> Vec<OutboundMessage> {
+        std::mem::take(&mut self.published.lock().unwrap())
+    }
+}
+
+#[async_trait]
+impl Downlink for Outbound {
+    async fn probe(&self, _: OutboundMessage) -> Published {
+        self.answer.lock().unwrap().clone()
+    }
+
+    async fn publish(&self, message: OutboundMessage) -> Published {
+        self.published.lock().unwrap().push(message);
+        self.answer.lock().unwrap().clone()
     }
 }
 
@@ -146,7 +197,10 @@ struct FakeNode {
 #[async_trait]
 impl NodeControl for FakeNode {
     async fn reload(&self) -> Reloaded {
-        Reloaded { reloaded: vec!["server certificate".to_owned()], errors: Vec::new() }
+        Reloaded {
+            reloaded: vec!["server certificate".to_owned()],
+            errors: Vec::new(),
+        }
     }
 
     fn restart_with(&self, staged: PathBuf) -> Result<(), String> {
@@ -167,7 +221,11 @@ impl NodeControl for FakeNode {
 
     fn health(&self) -> Health {
         let ready = self.ready.load(Ordering::Relaxed);
-        let reasons = if ready { Vec::new() } else { vec!["starting".to_owned()] };
+        let reasons = if ready {
+            Vec::new()
+        } else {
+            vec!["starting".to_owned()]
+        };
         Health { ready, reasons }
     }
 
@@ -194,7 +252,10 @@ impl Answer {
     }
 
     fn detail(&self) -> String {
-        self.json()["errors"]["detail"].as_str().unwrap_or_default().to_owned()
+        self.json()["errors"]["detail"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     }
 
     #[track_caller]
@@ -210,6 +271,7 @@ struct House {
     router: Router,
     api: Arc<Api>,
     live: Arc<Recorder>,
+    outbound: Arc<Outbound>,
     node: Arc<FakeNode>,
     clock: Arc<ManualClock>,
     keys: TokenKeyPair,
@@ -228,10 +290,14 @@ impl House {
         let store: Arc<dyn Store> =
             Arc::new(SqliteStore::open(&data_dir.join("tanit.db")).await.unwrap());
         let tracker = TaskTracker::new();
-        let engine =
-            Engine::start(store.clone(), EngineSettings::default(), clock.clone(), &tracker)
-                .await
-                .unwrap();
+        let engine = Engine::start(
+            store.clone(),
+            EngineSettings::default(),
+            clock.clone(),
+            &tracker,
+        )
+        .await
+        .unwrap();
         let recorder = Arc::new(Recorder::default());
         let live: Arc<dyn LiveDevices> = recorder.clone();
         let pools = Pools::new();
@@ -266,9 +332,20 @@ impl House {
         let devices = DevicesParts {
             store: store.clone(),
             realms: realms.clone(),
-            engine,
+            engine: engine.clone(),
             live: live.clone(),
             clock: clock.clone(),
+        };
+        let outbound = Arc::new(Outbound {
+            answer: Mutex::new(Published::NoSession),
+            published: Mutex::default(),
+        });
+        let writes = WritesParts {
+            store: store.clone(),
+            engine: engine.clone(),
+            downlink: outbound.clone(),
+            clock: clock.clone(),
+            tracker: tracker.clone(),
         };
         let backups = Backups::new(BackupsParts {
             store: store.clone(),
@@ -280,8 +357,11 @@ impl House {
             archive_bytes_max: 64 * 1024 * 1024,
         });
         let housekeeping = TokenKeyPair::generate().unwrap();
-        let authority =
-            Authority::new(store.clone(), clock.clone(), Some(&housekeeping.public_key_pem));
+        let authority = Authority::new(
+            store.clone(),
+            clock.clone(),
+            Some(&housekeeping.public_key_pem),
+        );
         let node = Arc::new(FakeNode {
             data_dir,
             ready: AtomicBool::new(true),
@@ -292,6 +372,9 @@ impl House {
             realms,
             devices: Arc::new(Devices::new(devices, InhibitedDevices::Refuse)),
             pairing: Arc::new(pairing),
+            interfaces: engine.interfaces().clone(),
+            reads: Arc::new(Reads::new(store.clone(), engine.interfaces().clone())),
+            writes: Writes::new(writes),
             backups: Arc::new(backups),
             store,
             live,
@@ -306,6 +389,7 @@ impl House {
             router: router(api.clone()),
             api,
             live: recorder,
+            outbound,
             node,
             clock,
             keys: TokenKeyPair::generate().unwrap(),
@@ -316,9 +400,10 @@ impl House {
     }
 
     async fn create_realm(&self, name: &str) {
-        let realm =
-            json!({ "realm_name": name, "jwt_public_key_pem": self.keys.public_key_pem });
-        self.post(OPERATOR, "/housekeeping/v1/realms", None, realm).await.is(201);
+        let realm = json!({ "realm_name": name, "jwt_public_key_pem": self.keys.public_key_pem });
+        self.post(OPERATOR, "/housekeeping/v1/realms", None, realm)
+            .await
+            .is(201);
     }
 
     async fn send(&self, peer: Peer, request: Request<Body>) -> Answer {
@@ -357,7 +442,8 @@ impl House {
     }
 
     async fn post(&self, peer: Peer, path: &str, bearer: Option<&str>, body: Value) -> Answer {
-        self.call(peer, Method::POST, path, bearer, Some(body)).await
+        self.call(peer, Method::POST, path, bearer, Some(body))
+            .await
     }
 
     async fn delete(&self, peer: Peer, path: &str, bearer: Option<&str>) -> Answer {
@@ -379,16 +465,27 @@ impl House {
     async fn register(&self, id: &str) -> String {
         let token = self.token(TokenApi::Pairing);
         let answer = self
-            .post(REMOTE, "/pairing/v1/acme/agent/devices", Some(&token), json!({ "hw_id": id }))
+            .post(
+                REMOTE,
+                "/pairing/v1/acme/agent/devices",
+                Some(&token),
+                json!({ "hw_id": id }),
+            )
             .await
             .is(201);
-        answer.data()["credentials_secret"].as_str().unwrap().to_owned()
+        answer.data()["credentials_secret"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     }
 
     /// A certificate for a device of `acme`.
     async fn certificate(&self, id: &str, secret: &str) -> String {
         let path = format!("/pairing/v1/acme/devices/{id}/protocols/astarte_mqtt_v1/credentials");
-        let answer = self.post(REMOTE, &path, Some(secret), json!({ "csr": csr() })).await.is(201);
+        let answer = self
+            .post(REMOTE, &path, Some(secret), json!({ "csr": csr() }))
+            .await
+            .is(201);
         answer.data()["client_crt"].as_str().unwrap().to_owned()
     }
 
@@ -398,7 +495,11 @@ impl House {
 
     /// What is in the audit log, without its times.
     async fn audited(&self) -> BTreeSet<(String, String, String)> {
-        self.audit().await.into_iter().map(|row| (row.actor, row.action, row.object)).collect()
+        self.audit()
+            .await
+            .into_iter()
+            .map(|row| (row.actor, row.action, row.object))
+            .collect()
     }
 }
 
@@ -414,5 +515,11 @@ fn csr() -> String {
 }
 
 fn limits(requests: usize) -> ApiSettings {
-    ApiSettings { limits: Limits { requests, ..Limits::default() }, ..ApiSettings::default() }
+    ApiSettings {
+        limits: Limits {
+            requests,
+            ..Limits::default()
+        },
+        ..ApiSettings::default()
+    }
 }
