@@ -330,6 +330,19 @@ impl Devices {
         self.parts.store.top_reconnects(realm, since, TOP_MAX).await
     }
 
+    /// Puts into the audit log what was done otherwise than here.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn note(
+        &self,
+        action: &str,
+        object: impl Display,
+        by: &Actor,
+    ) -> Result<(), StoreError> {
+        self.apply(Change::Note, action, object, by).await
+    }
+
     async fn apply(
         &self,
         change: Change,

@@ -258,22 +258,6 @@ impl Claim {
             }
         }
     }
-
-    /// Waits for the next introspection that an operator or the engine hands to this connection.
-    ///
-    /// # Cancel safety
-    /// It is: an introspection is taken by the call that returns it.
-    pub async fn introspection(&mut self) -> Arc<Introspection> {
-        loop {
-            if self.orders.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            let introspection = self.orders.borrow_and_update().introspection.clone();
-            if let Some(introspection) = introspection {
-                return introspection;
-            }
-        }
-    }
 }
 
 impl Drop for Claim {
@@ -356,11 +340,15 @@ mod tests {
     async fn an_introspection_reaches_the_connection_once_for_each_change() {
         let owners = Owners::default();
         let mut claim = owners.claim(&device(), None).await.expect("free");
-        assert!(futures_util::poll!(pinned(claim.introspection())).is_pending());
+        assert!(futures_util::poll!(pinned(claim.order())).is_pending());
         let introspection = Arc::new(Introspection::default());
         owners.refresh_introspection(&device(), Arc::clone(&introspection));
-        assert!(Arc::ptr_eq(&claim.introspection().await, &introspection));
-        assert!(futures_util::poll!(pinned(claim.introspection())).is_pending());
+        let Order::Introspection(new) = claim.order().await else { panic!("stays") };
+        assert!(Arc::ptr_eq(&new, &introspection));
+        assert!(futures_util::poll!(pinned(claim.order())).is_pending());
+        owners.tell_to_go(&device(), DisconnectReason::Inhibited);
+        let Order::Leave(reason) = claim.order().await else { panic!("leaves") };
+        assert_eq!(reason, DisconnectReason::Inhibited);
     }
 
     /// The presence of a device as its connections tell it.

@@ -3,18 +3,15 @@
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
-use serde_json::{Value, json};
 
 use super::devices::device;
-use crate::{
-    api::{
-        Api,
-        body::{self, Fields, Segments},
-        error::ApiError,
-    },
-    mqtt::publisher::Published,
+use crate::api::{
+    Api,
+    body::{self, Fields, Segments},
+    error::ApiError,
 };
 
+/// Answers with the outcome, such as `{"outcome": "queued", "until": …}`.
 pub(super) async fn publish(
     State(api): State<Arc<Api>>,
     Segments(path): Segments<(String, String)>,
@@ -31,27 +28,7 @@ pub(super) async fn publish(
     let (Some(interface), Some(path), Some(value)) = (interface, path, value) else {
         return Err(ApiError::bad_request());
     };
-    Ok(body::ok(outcome(
-        &api.writes.set(&identity, &interface, &path, &value).await?,
-    )))
-}
-
-/// What became of a message: its name, and until when it waits at most.
-fn outcome(published: &Published) -> Value {
-    let name = match published {
-        Published::Delivered => "delivered",
-        Published::Queued { until: Some(until) } => {
-            return json!({ "outcome": "queued", "until": until });
-        }
-        Published::Queued { until: None } => "queued",
-        Published::NoSession => "no_session",
-        Published::NoSubscription => "no_subscription",
-        Published::NotConnected => "not_connected",
-        Published::QueueFull => "queue_full",
-        Published::Duplicate => "duplicate",
-        Published::Expired => "expired",
-        Published::Refused(_) => "refused",
-        Published::Unavailable => "unavailable",
-    };
-    json!({ "outcome": name })
+    Ok(body::ok(
+        api.writes.set(&identity, &interface, &path, &value).await?,
+    ))
 }

@@ -1,13 +1,13 @@
 //! AppEngine: devices, what is read of them and what is written for them.
 
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
 
 use super::*;
 use crate::{
+    engine::writes::{Delivered, Downlink, Reach},
     interface::{InterfaceKey, Introspection},
-    mqtt::packet::QoS,
     payload::{self, Value as Stored},
-    store::{Effect, Unit},
+    store::{Effect, OutboxRow, Unit},
 };
 
 const DEVICES: &str = "/appengine/v1/acme/devices";
@@ -71,9 +71,59 @@ fn documents() -> Vec<Value> {
     ]
 }
 
-/// A house with the interfaces installed and one device that declares them.
-async fn furnished() -> House {
-    let house = House::start().await;
+/// What would hold the devices' sessions: notes what is delivered, and answers as it is told.
+#[derive(Debug)]
+struct Outbound {
+    reach: Mutex<Reach>,
+    answer: Mutex<Delivered>,
+    delivered: Mutex<Vec<OutboxRow>>,
+}
+
+impl Outbound {
+    /// From now on devices are reached so, and messages end so.
+    fn answer(&self, reach: Reach, answer: Delivered) {
+        *self.reach.lock().unwrap() = reach;
+        *self.answer.lock().unwrap() = answer;
+    }
+
+    fn queue(&self) {
+        self.answer(Reach::Subscribed, Delivered::Queued { until: None });
+    }
+
+    /// What was delivered since the last call.
+    fn delivered(&self) -> Vec<OutboxRow> {
+        std::mem::take(&mut self.delivered.lock().unwrap())
+    }
+}
+
+#[async_trait]
+impl Downlink for Outbound {
+    async fn reach(&self, _: &OutboxRow) -> Reach {
+        *self.reach.lock().unwrap()
+    }
+
+    async fn deliver(&self, message: &OutboxRow) -> Delivered {
+        self.delivered.lock().unwrap().push(message.clone());
+        self.answer.lock().unwrap().clone()
+    }
+}
+
+/// A house with the interfaces installed, one device that declares them, and our own sessions.
+struct Furnished {
+    house: House,
+    outbound: Arc<Outbound>,
+}
+
+impl Deref for Furnished {
+    type Target = House;
+
+    fn deref(&self) -> &House {
+        &self.house
+    }
+}
+
+async fn furnished() -> Furnished {
+    let mut house = House::start().await;
     for document in documents() {
         house
             .post(
@@ -88,7 +138,51 @@ async fn furnished() -> House {
     house.register(ID).await;
     let introspection = Introspection::parse(DECLARED.as_bytes()).unwrap();
     commit(&house, vec![Effect::SetIntrospection(introspection)]).await;
-    house
+    let outbound = Arc::new(Outbound {
+        reach: Mutex::new(Reach::NoSession),
+        answer: Mutex::new(Delivered::NoSession),
+        delivered: Mutex::default(),
+    });
+    house.api = api_over(&house, outbound.clone()).await;
+    house.router = router(house.api.clone());
+    Furnished { house, outbound }
+}
+
+/// The house's API with writes that go to `outbound`.
+async fn api_over(house: &House, outbound: Arc<Outbound>) -> Arc<Api> {
+    let api = &house.api;
+    let settings = EngineSettings::default();
+    let engine = Engine::start(
+        api.store.clone(),
+        settings,
+        house.clock.clone(),
+        &api.tracker,
+    )
+    .await;
+    let writes = WritesParts {
+        store: api.store.clone(),
+        engine: engine.unwrap(),
+        downlink: outbound,
+        clock: house.clock.clone(),
+        tracker: api.tracker.clone(),
+    };
+    Arc::new(Api {
+        authority: api.authority.clone(),
+        realms: api.realms.clone(),
+        devices: api.devices.clone(),
+        pairing: api.pairing.clone(),
+        interfaces: api.interfaces.clone(),
+        reads: api.reads.clone(),
+        writes: Writes::new(writes),
+        backups: api.backups.clone(),
+        store: api.store.clone(),
+        live: api.live.clone(),
+        node: api.node.clone(),
+        metrics: api.metrics.clone(),
+        clock: api.clock.clone(),
+        tracker: api.tracker.clone(),
+        settings: api.settings,
+    })
 }
 
 async fn commit(house: &House, effects: Vec<Effect>) {
@@ -542,16 +636,13 @@ async fn a_server_property_is_stored_whether_or_not_the_device_is_there() {
     let set = put(&house, "t.SrvProp/long", json!("5")).await.is(200);
     assert_eq!(set.json(), json!({ "data": "5" }));
     assert_eq!(get(&house, "t.SrvProp").await.data(), json!({ "long": 5 }));
-    let published = house.outbound.published();
-    assert_eq!(published.len(), 1);
-    assert_eq!(published[0].topic, "/t.SrvProp/long");
-    assert_eq!(published[0].identity, identity(ID));
+    let delivered = house.outbound.delivered();
+    assert_eq!(delivered.len(), 1);
+    assert_eq!(delivered[0].topic, "/t.SrvProp/long");
+    assert_eq!(delivered[0].identity, identity(ID));
+    assert_eq!((delivered[0].qos, delivered[0].property), (2, true));
     assert_eq!(
-        (published[0].qos, published[0].property, published[0].retain),
-        (QoS::ExactlyOnce, true, false)
-    );
-    assert_eq!(
-        published[0].payload,
+        delivered[0].payload,
         payload::encode(&Stored::LongInteger(5), None)
     );
     assert!(house.api.store.outbox().await.unwrap().is_empty());
@@ -562,15 +653,15 @@ async fn a_server_property_is_stored_whether_or_not_the_device_is_there() {
         .await
         .is(204);
     assert_eq!(get(&house, "t.SrvProp").await.data(), json!({}));
-    let published = house.outbound.published();
-    assert_eq!((published.len(), published[0].payload.len()), (1, 0));
+    let delivered = house.outbound.delivered();
+    assert_eq!((delivered.len(), delivered[0].payload.len()), (1, 0));
 }
 
 #[tokio::test]
 async fn fc_107_unset_is_refused_where_the_mapping_does_not_allow_it() {
     let house = furnished().await;
     put(&house, "t.SrvProp/kept/text", json!("x")).await.is(200);
-    house.outbound.published();
+    house.outbound.delivered();
     let delete = async |below: &str| house.delete(OPERATOR, &at(below), None).await;
     assert_eq!(
         delete("t.SrvProp/kept/text").await.is(422).detail(),
@@ -581,29 +672,31 @@ async fn fc_107_unset_is_refused_where_the_mapping_does_not_allow_it() {
     delete("t.SrvProp/other").await.is(400);
     delete("t.DevProp/b").await.is(405);
     delete("t.SrvCmd/cmd").await.is(204);
-    assert!(house.outbound.published().is_empty());
+    assert!(house.outbound.delivered().is_empty());
 }
 
 #[tokio::test]
 async fn a_guaranteed_value_is_refused_and_not_stored_when_the_device_cannot_be_reached() {
     let house = furnished().await;
     for absent in [
-        Published::NoSession,
-        Published::NoSubscription,
-        Published::QueueFull,
-        Published::Unavailable,
+        Reach::NoSession,
+        Reach::NoSubscription,
+        Reach::QueueFull,
+        Reach::Unavailable,
     ] {
-        house.outbound.answer(absent);
+        house.outbound.answer(absent, Delivered::NoSession);
         let refused = put(&house, "t.SrvCmd/cmd", json!(7)).await.is(503);
         assert!(
             refused.detail().starts_with("Cannot push to device: "),
             "{refused:?}"
         );
     }
-    assert!(house.outbound.published().is_empty());
+    assert!(house.outbound.delivered().is_empty());
     get(&house, "t.SrvCmd/cmd").await.is(404);
     // unreliable ones are stored all the same
-    house.outbound.answer(Published::NoSession);
+    house
+        .outbound
+        .answer(Reach::NoSession, Delivered::NoSession);
     put(&house, "t.SrvCmd/fast", json!(true)).await.is(200);
     assert_eq!(
         get(&house, "t.SrvCmd/fast").await.is(200).data()[0]["value"],
@@ -614,17 +707,17 @@ async fn a_guaranteed_value_is_refused_and_not_stored_when_the_device_cannot_be_
 #[tokio::test]
 async fn a_guaranteed_value_is_stored_queued_and_expires_with_its_mapping() {
     let house = furnished().await;
-    house.outbound.answer(Published::Queued { until: None });
+    house.outbound.queue();
     let set = house
         .post(OPERATOR, &at("t.SrvCmd/cmd"), None, json!(7))
         .await
         .is(200);
     assert_eq!(set.data(), json!(7));
-    let published = house.outbound.published();
-    assert_eq!(published.len(), 1);
-    assert_eq!(published[0].qos, QoS::AtLeastOnce);
+    let delivered = house.outbound.delivered();
+    assert_eq!(delivered.len(), 1);
+    assert_eq!(delivered[0].qos, 1);
     let end = house.clock_wall().saturating_add(Duration::from_secs(30));
-    assert_eq!(published[0].expires_at, Some(end));
+    assert_eq!(delivered[0].expires_at, Some(end));
     let stored = get(&house, "t.SrvCmd/cmd").await.is(200).data();
     assert_eq!(
         stored,
@@ -641,7 +734,7 @@ async fn a_guaranteed_value_is_stored_queued_and_expires_with_its_mapping() {
     assert_eq!(told.data(), json!({ "outcome": "queued" }));
     house
         .outbound
-        .answer(Published::Queued { until: Some(end) });
+        .answer(Reach::Subscribed, Delivered::Queued { until: Some(end) });
     let told = house.post(OPERATOR, &route, None, body).await.is(200);
     assert_eq!(
         told.data(),
@@ -652,7 +745,9 @@ async fn a_guaranteed_value_is_stored_queued_and_expires_with_its_mapping() {
 #[tokio::test]
 async fn fc_101_values_that_do_not_fit_are_refused_with_the_type_that_would() {
     let house = furnished().await;
-    house.outbound.answer(Published::Delivered);
+    house
+        .outbound
+        .answer(Reach::Subscribed, Delivered::Delivering);
     for wrong in [
         json!("7"),
         json!(7.0),
@@ -672,35 +767,39 @@ async fn fc_101_values_that_do_not_fit_are_refused_with_the_type_that_would() {
         .body(Body::from("{}"))
         .unwrap();
     house.send(OPERATOR, no_data).await.is(400);
-    assert!(house.outbound.published().is_empty());
+    assert!(house.outbound.delivered().is_empty());
 }
 
 #[tokio::test]
 async fn fc_096_an_interface_that_is_not_declared_is_not_written_to() {
     let house = furnished().await;
-    house.outbound.answer(Published::Delivered);
+    house
+        .outbound
+        .answer(Reach::Subscribed, Delivered::Delivering);
     let introspection = Introspection::parse(b"t.Dev:1:0").unwrap();
     commit(&house, vec![Effect::SetIntrospection(introspection)]).await;
     put(&house, "t.SrvCmd/cmd", json!(1)).await.is(404);
-    assert!(house.outbound.published().is_empty());
+    assert!(house.outbound.delivered().is_empty());
 }
 
 #[tokio::test]
 async fn what_the_session_store_could_not_take_is_queued_again_at_the_start() {
     let house = furnished().await;
-    house.outbound.answer(Published::Unavailable);
+    house
+        .outbound
+        .answer(Reach::Unavailable, Delivered::Unavailable);
     let late = put(&house, "t.SrvProp/long", json!(1)).await.is(503);
     assert!(late.detail().contains("stored"), "{late:?}");
     assert_eq!(house.api.store.outbox().await.unwrap().len(), 1);
     // a later write gets through, and the older row must not undo it
-    house.outbound.answer(Published::Queued { until: None });
+    house.outbound.queue();
     put(&house, "t.SrvProp/long", json!(2)).await.is(200);
-    house.outbound.published();
+    house.outbound.delivered();
     assert_eq!(house.api.writes.requeue().await.unwrap(), 1);
-    let published = house.outbound.published();
-    assert_eq!(published.len(), 1);
+    let delivered = house.outbound.delivered();
+    assert_eq!(delivered.len(), 1);
     assert_eq!(
-        published[0].payload,
+        delivered[0].payload,
         payload::encode(&Stored::LongInteger(2), None)
     );
     assert!(house.api.store.outbox().await.unwrap().is_empty());
@@ -709,16 +808,16 @@ async fn what_the_session_store_could_not_take_is_queued_again_at_the_start() {
 #[tokio::test]
 async fn writes_of_a_device_reach_its_queue_in_the_order_of_the_store() {
     let house = furnished().await;
-    house.outbound.answer(Published::Queued { until: None });
+    house.outbound.queue();
     let writes = (0..20).map(|n| put(&house, "t.SrvProp/long", json!(n)));
     for answer in futures_util::future::join_all(writes).await {
         answer.is(200);
     }
-    let published = house.outbound.published();
-    assert_eq!(published.len(), 20);
+    let delivered = house.outbound.delivered();
+    assert_eq!(delivered.len(), 20);
     let stored = get(&house, "t.SrvProp/long").await.data().as_i64().unwrap();
     assert_eq!(
-        published[19].payload,
+        delivered[19].payload,
         payload::encode(&Stored::LongInteger(stored), None)
     );
 }

@@ -49,24 +49,18 @@ use crate::{
         reads::Reads,
         realms::{Realms, RealmsParts},
         tokens::{self, TokenApi, TokenKeyPair},
-        writes::{Downlink, Writes, WritesParts},
+        writes::{Delivered, Downlink, Reach, Writes, WritesParts},
     },
     identity::{Identity, RealmName},
-    mqtt::{
-        DisconnectReason,
-        publisher::{OutboundMessage, Published},
-    },
+    mqtt::DisconnectReason,
     pki::{MasterKey, Pools},
-    store::{AuditEntry, Store, sqlite::SqliteStore},
+    store::{AuditEntry, OutboxRow, Store, sqlite::SqliteStore},
 };
 
 const ID: &str = "Zm9vYmFyYmF6cXV4MTIzNA";
 const OTHER: &str = "YmFyYmF6cXV4MTIzNGZvbw";
 const OPERATOR: Peer = Peer::Socket { uid: 1000 };
-const REMOTE: Peer = Peer::Tcp(SocketAddr::new(
-    IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7)),
-    4711,
-));
+const REMOTE: Peer = Peer::Tcp(SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7)), 4711));
 
 /// What would hold the devices' connections: notes what it is asked to do.
 #[derive(Debug, Default)]
@@ -98,12 +92,7 @@ impl LiveDevices for Recorder {
     }
 
     fn connected_in_realm(&self, realm: &RealmName) -> usize {
-        self.connected
-            .lock()
-            .unwrap()
-            .iter()
-            .filter(|one| one.realm == *realm)
-            .count()
+        self.connected.lock().unwrap().iter().filter(|one| one.realm == *realm).count()
     }
 
     fn connected(&self) -> usize {
@@ -136,19 +125,13 @@ impl LiveDevices for Recorder {
 
     async fn erase_realm(&self, realm: &RealmName) -> Result<(), SessionsFailed> {
         self.note(format!("erase_realm {realm}"));
-        self.sessions
-            .lock()
-            .unwrap()
-            .retain(|one| one.realm != *realm);
+        self.sessions.lock().unwrap().retain(|one| one.realm != *realm);
         Ok(())
     }
 
     async fn session(&self, identity: &Identity) -> Option<SessionView> {
         let held = self.sessions.lock().unwrap().contains(identity);
-        held.then(|| SessionView {
-            connected: self.is_connected(identity),
-            ..Default::default()
-        })
+        held.then(|| SessionView { connected: self.is_connected(identity), ..Default::default() })
     }
 
     async fn backup_sessions(&self, file: &Path) -> Result<(), SessionsFailed> {
@@ -156,33 +139,22 @@ impl LiveDevices for Recorder {
     }
 }
 
-/// What would hold the devices' sessions: notes what is published, and answers as it is told.
-#[derive(Debug)]
-struct Outbound {
-    answer: Mutex<Published>,
-    published: Mutex<Vec<OutboundMessage>>,
-}
-
-impl Outbound {
-    fn answer(&self, answer: Published) {
-        *self.answer.lock().unwrap() = answer;
-    }
-
-    /// What was published since the last call.
-    fn published(&self) -> Vec<OutboundMessage> {
-        std::mem::take(&mut self.published.lock().unwrap())
-    }
-}
-
 #[async_trait]
-impl Downlink for Outbound {
-    async fn probe(&self, _: OutboundMessage) -> Published {
-        self.answer.lock().unwrap().clone()
+impl Downlink for Recorder {
+    async fn reach(&self, message: &OutboxRow) -> Reach {
+        match self.sessions.lock().unwrap().contains(&message.identity) {
+            true => Reach::Subscribed,
+            false => Reach::NoSession,
+        }
     }
 
-    async fn publish(&self, message: OutboundMessage) -> Published {
-        self.published.lock().unwrap().push(message);
-        self.answer.lock().unwrap().clone()
+    async fn deliver(&self, message: &OutboxRow) -> Delivered {
+        self.note(format!("deliver {}{}", message.identity, message.topic));
+        if self.is_connected(&message.identity) {
+            Delivered::Delivering
+        } else {
+            Delivered::Queued { until: message.expires_at }
+        }
     }
 }
 
@@ -197,10 +169,7 @@ struct FakeNode {
 #[async_trait]
 impl NodeControl for FakeNode {
     async fn reload(&self) -> Reloaded {
-        Reloaded {
-            reloaded: vec!["server certificate".to_owned()],
-            errors: Vec::new(),
-        }
+        Reloaded { reloaded: vec!["server certificate".to_owned()], errors: Vec::new() }
     }
 
     fn restart_with(&self, staged: PathBuf) -> Result<(), String> {
@@ -221,11 +190,7 @@ impl NodeControl for FakeNode {
 
     fn health(&self) -> Health {
         let ready = self.ready.load(Ordering::Relaxed);
-        let reasons = if ready {
-            Vec::new()
-        } else {
-            vec!["starting".to_owned()]
-        };
+        let reasons = if ready { Vec::new() } else { vec!["starting".to_owned()] };
         Health { ready, reasons }
     }
 
@@ -252,10 +217,7 @@ impl Answer {
     }
 
     fn detail(&self) -> String {
-        self.json()["errors"]["detail"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
+        self.json()["errors"]["detail"].as_str().unwrap_or_default().to_owned()
     }
 
     #[track_caller]
@@ -271,7 +233,6 @@ struct House {
     router: Router,
     api: Arc<Api>,
     live: Arc<Recorder>,
-    outbound: Arc<Outbound>,
     node: Arc<FakeNode>,
     clock: Arc<ManualClock>,
     keys: TokenKeyPair,
@@ -290,14 +251,10 @@ impl House {
         let store: Arc<dyn Store> =
             Arc::new(SqliteStore::open(&data_dir.join("tanit.db")).await.unwrap());
         let tracker = TaskTracker::new();
-        let engine = Engine::start(
-            store.clone(),
-            EngineSettings::default(),
-            clock.clone(),
-            &tracker,
-        )
-        .await
-        .unwrap();
+        let engine =
+            Engine::start(store.clone(), EngineSettings::default(), clock.clone(), &tracker)
+                .await
+                .unwrap();
         let recorder = Arc::new(Recorder::default());
         let live: Arc<dyn LiveDevices> = recorder.clone();
         let pools = Pools::new();
@@ -336,14 +293,11 @@ impl House {
             live: live.clone(),
             clock: clock.clone(),
         };
-        let outbound = Arc::new(Outbound {
-            answer: Mutex::new(Published::NoSession),
-            published: Mutex::default(),
-        });
+        let interfaces = engine.interfaces().clone();
         let writes = WritesParts {
             store: store.clone(),
-            engine: engine.clone(),
-            downlink: outbound.clone(),
+            engine,
+            downlink: recorder.clone(),
             clock: clock.clone(),
             tracker: tracker.clone(),
         };
@@ -357,11 +311,8 @@ impl House {
             archive_bytes_max: 64 * 1024 * 1024,
         });
         let housekeeping = TokenKeyPair::generate().unwrap();
-        let authority = Authority::new(
-            store.clone(),
-            clock.clone(),
-            Some(&housekeeping.public_key_pem),
-        );
+        let authority =
+            Authority::new(store.clone(), clock.clone(), Some(&housekeeping.public_key_pem));
         let node = Arc::new(FakeNode {
             data_dir,
             ready: AtomicBool::new(true),
@@ -372,8 +323,8 @@ impl House {
             realms,
             devices: Arc::new(Devices::new(devices, InhibitedDevices::Refuse)),
             pairing: Arc::new(pairing),
-            interfaces: engine.interfaces().clone(),
-            reads: Arc::new(Reads::new(store.clone(), engine.interfaces().clone())),
+            reads: Arc::new(Reads::new(store.clone(), interfaces.clone())),
+            interfaces,
             writes: Writes::new(writes),
             backups: Arc::new(backups),
             store,
@@ -389,7 +340,6 @@ impl House {
             router: router(api.clone()),
             api,
             live: recorder,
-            outbound,
             node,
             clock,
             keys: TokenKeyPair::generate().unwrap(),
@@ -400,10 +350,9 @@ impl House {
     }
 
     async fn create_realm(&self, name: &str) {
-        let realm = json!({ "realm_name": name, "jwt_public_key_pem": self.keys.public_key_pem });
-        self.post(OPERATOR, "/housekeeping/v1/realms", None, realm)
-            .await
-            .is(201);
+        let realm =
+            json!({ "realm_name": name, "jwt_public_key_pem": self.keys.public_key_pem });
+        self.post(OPERATOR, "/housekeeping/v1/realms", None, realm).await.is(201);
     }
 
     async fn send(&self, peer: Peer, request: Request<Body>) -> Answer {
@@ -442,8 +391,7 @@ impl House {
     }
 
     async fn post(&self, peer: Peer, path: &str, bearer: Option<&str>, body: Value) -> Answer {
-        self.call(peer, Method::POST, path, bearer, Some(body))
-            .await
+        self.call(peer, Method::POST, path, bearer, Some(body)).await
     }
 
     async fn delete(&self, peer: Peer, path: &str, bearer: Option<&str>) -> Answer {
@@ -465,27 +413,16 @@ impl House {
     async fn register(&self, id: &str) -> String {
         let token = self.token(TokenApi::Pairing);
         let answer = self
-            .post(
-                REMOTE,
-                "/pairing/v1/acme/agent/devices",
-                Some(&token),
-                json!({ "hw_id": id }),
-            )
+            .post(REMOTE, "/pairing/v1/acme/agent/devices", Some(&token), json!({ "hw_id": id }))
             .await
             .is(201);
-        answer.data()["credentials_secret"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+        answer.data()["credentials_secret"].as_str().unwrap().to_owned()
     }
 
     /// A certificate for a device of `acme`.
     async fn certificate(&self, id: &str, secret: &str) -> String {
         let path = format!("/pairing/v1/acme/devices/{id}/protocols/astarte_mqtt_v1/credentials");
-        let answer = self
-            .post(REMOTE, &path, Some(secret), json!({ "csr": csr() }))
-            .await
-            .is(201);
+        let answer = self.post(REMOTE, &path, Some(secret), json!({ "csr": csr() })).await.is(201);
         answer.data()["client_crt"].as_str().unwrap().to_owned()
     }
 
@@ -495,11 +432,7 @@ impl House {
 
     /// What is in the audit log, without its times.
     async fn audited(&self) -> BTreeSet<(String, String, String)> {
-        self.audit()
-            .await
-            .into_iter()
-            .map(|row| (row.actor, row.action, row.object))
-            .collect()
+        self.audit().await.into_iter().map(|row| (row.actor, row.action, row.object)).collect()
     }
 }
 
@@ -515,11 +448,5 @@ fn csr() -> String {
 }
 
 fn limits(requests: usize) -> ApiSettings {
-    ApiSettings {
-        limits: Limits {
-            requests,
-            ..Limits::default()
-        },
-        ..ApiSettings::default()
-    }
+    ApiSettings { limits: Limits { requests, ..Limits::default() }, ..ApiSettings::default() }
 }

@@ -22,13 +22,7 @@ impl Serving {
     fn start(listener: Listener, router: Router, limits: Limits) -> (Self, Door) {
         let (stop, tracker) = (CancellationToken::new(), TaskTracker::new());
         let door = Door::new(router);
-        tracker.spawn(server::serve(
-            listener,
-            door.clone(),
-            limits,
-            tracker.clone(),
-            stop.clone(),
-        ));
+        tracker.spawn(server::serve(listener, door.clone(), limits, tracker.clone(), stop.clone()));
         (Self { stop, tracker }, door)
     }
 
@@ -63,24 +57,15 @@ async fn pairing_answers_are_never_chunked_and_carry_their_length() {
     let body = r#"{"data":{"client_crt":"x"}}"#;
     let length = body.len();
     for request in [
-        format!(
-            "GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {secret}\r\nconnection: close\r\n\r\n"
-        ),
-        format!(
-            "GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer no\r\nconnection: close\r\n\r\n"
-        ),
-        format!(
-            "POST {verify} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {secret}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
-        ),
+        format!("GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {secret}\r\nconnection: close\r\n\r\n"),
+        format!("GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer no\r\nconnection: close\r\n\r\n"),
+        format!("POST {verify} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {secret}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"),
     ] {
         let answer = talk(TcpStream::connect(address).await.unwrap(), &request).await;
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         let head = head.to_ascii_lowercase();
         assert!(!head.contains("transfer-encoding"), "{answer}");
-        assert!(
-            head.contains(&format!("content-length: {}", body.len())),
-            "{answer}"
-        );
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{answer}");
         assert!(!body.contains(": ") || body.contains("mqtts://"), "{body}");
     }
     serving.end().await;
@@ -94,15 +79,9 @@ async fn the_socket_knows_its_caller_and_wants_no_token() {
     // one that was left over
     drop(server::bind_control_socket(&path).unwrap());
     let listener = server::bind_control_socket(&path).unwrap();
-    assert_eq!(
-        std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-        0o600
-    );
-    let (serving, _) = Serving::start(
-        Listener::Unix(listener),
-        house.router.clone(),
-        Limits::default(),
-    );
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let (serving, _) =
+        Serving::start(Listener::Unix(listener), house.router.clone(), Limits::default());
     let request = "POST /tanit/v1/reload HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     let answer = talk(UnixStream::connect(&path).await.unwrap(), request).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -124,18 +103,11 @@ async fn health_is_answered_before_the_rest_is_there() {
     assert!(ask("/health/live").await.starts_with("HTTP/1.1 200"));
     assert!(ask("/health").await.starts_with("HTTP/1.1 503"));
     let early = ask("/pairing/v1/acme/version").await;
-    assert!(
-        early.starts_with("HTTP/1.1 503") && early.contains("retry-after: 1"),
-        "{early}"
-    );
+    assert!(early.starts_with("HTTP/1.1 503") && early.contains("retry-after: 1"), "{early}");
     house.node.ready.store(true, Ordering::Relaxed);
     door.lead_to(house.router.clone());
     assert!(ask("/health").await.starts_with("HTTP/1.1 200"));
-    assert!(
-        ask("/pairing/v1/acme/version")
-            .await
-            .starts_with("HTTP/1.1 200")
-    );
+    assert!(ask("/pairing/v1/acme/version").await.starts_with("HTTP/1.1 200"));
     serving.end().await;
 }
 
@@ -143,10 +115,8 @@ async fn health_is_answered_before_the_rest_is_there() {
 async fn an_idle_or_slow_connection_is_closed_and_the_end_waits_for_requests() {
     let house = House::start().await;
     let (listener, address) = tcp().await;
-    let limits = Limits {
-        header_timeout: Duration::from_millis(50),
-        ..Limits::default()
-    };
+    let limits =
+        Limits { header_timeout: Duration::from_millis(50), ..Limits::default() };
     let (serving, _) = Serving::start(listener, house.router.clone(), limits);
     let mut slow = TcpStream::connect(address).await.unwrap();
     slow.write_all(b"GET / HTT").await.unwrap();
@@ -154,8 +124,5 @@ async fn an_idle_or_slow_connection_is_closed_and_the_end_waits_for_requests() {
     // ends when the server gives up
     slow.read_to_end(&mut rest).await.unwrap();
     serving.end().await;
-    assert!(
-        TcpStream::connect(address).await.is_err(),
-        "nobody listens any more"
-    );
+    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
 }

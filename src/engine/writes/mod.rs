@@ -19,7 +19,7 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 use tokio_util::task::TaskTracker;
 
-pub use downlink::Downlink;
+pub use downlink::{Delivered, Downlink, Reach};
 
 use super::{
     Engine,
@@ -31,11 +31,10 @@ use crate::{
     interface::{
         Aggregation, Interface, InterfaceType, Mapping, Ownership, PathError, Reliability,
     },
-    mqtt::{packet::QoS, publisher::Published},
+    mqtt::packet::QoS,
     payload::{self, Value, ValueError},
     store::{Committed, Effect, OutboxRow, Store, StoreError, Unit},
 };
-use downlink::message;
 use locks::Locks;
 
 /// Why nothing was written, or not delivered.
@@ -59,7 +58,7 @@ pub enum WriteError {
     UnsetNotAllowed,
     /// The device has to be reached and cannot be; nothing was stored.
     #[error("cannot push to the device: {0}")]
-    Unreachable(String),
+    Unreachable(&'static str),
     /// The value is stored, and the device does not get it: its queue filled up, or the broker
     /// refused the message meanwhile.
     #[error("the value is stored but was not delivered: {0}")]
@@ -164,7 +163,7 @@ impl Writes {
         interface: &str,
         path: &str,
         value: &Json,
-    ) -> Result<Published, WriteError> {
+    ) -> Result<Delivered, WriteError> {
         let subject = self.0.subject(identity, interface).await?;
         let path = reads::canonical(path);
         let (mapping, value) = read_value(&subject.interface, path, value)?;
@@ -215,15 +214,13 @@ impl Writes {
             .parts
             .engine
             .replay_outbox(async |row| match inner.current(row).await {
-                Some(row) => {
-                    inner.parts.downlink.publish(message(&row)).await != Published::Unavailable
-                }
+                Some(row) => inner.parts.downlink.deliver(&row).await != Delivered::Unavailable,
                 None => true,
             })
             .await
     }
 
-    async fn run(&self, checked: Checked) -> Result<Published, WriteError> {
+    async fn run(&self, checked: Checked) -> Result<Delivered, WriteError> {
         let inner = Arc::clone(&self.0);
         let write = self
             .0
@@ -283,7 +280,7 @@ impl Inner {
         }
     }
 
-    async fn write(&self, write: Checked) -> Result<Published, WriteError> {
+    async fn write(&self, write: Checked) -> Result<Delivered, WriteError> {
         let _one_at_a_time = self.locks.of(&write.identity).lock().await;
         let row = outbox_row(&write);
         if write.must_reach() {
@@ -306,19 +303,23 @@ impl Inner {
             Committed::NoDevice => return Err(ReadError::DeviceNotFound.into()),
             Committed::Refused => return Err(WriteError::Refused),
         }
-        let published = self.parts.downlink.publish(message(&row)).await;
-        if published != Published::Unavailable && write.qos != QoS::AtMostOnce {
+        let delivered = self.parts.downlink.deliver(&row).await;
+        if delivered != Delivered::Unavailable && write.qos != QoS::AtMostOnce {
             self.settle(&row).await;
         }
-        answer(&write, published)
+        answer(&write, delivered)
     }
 
     /// Whether the message would get to the device, or into its queue.
     async fn ensure_reach(&self, row: &OutboxRow) -> Result<(), WriteError> {
-        match undelivered(&self.parts.downlink.probe(message(row)).await) {
-            None => Ok(()),
-            Some(why) => Err(WriteError::Unreachable(why)),
-        }
+        let why = match self.parts.downlink.reach(row).await {
+            Reach::Subscribed => return Ok(()),
+            Reach::NoSession => "the device has no session",
+            Reach::NoSubscription => "the device is not subscribed to the path",
+            Reach::QueueFull => "the device's queue is full",
+            Reach::Unavailable => "the session store is not available",
+        };
+        Err(WriteError::Unreachable(why))
     }
 
     async fn settle(&self, row: &OutboxRow) {
@@ -416,33 +417,23 @@ fn split_topic(topic: &str) -> Option<(&str, &str)> {
     Some(below.split_at(below.find('/')?))
 }
 
-/// Why the device does not get the message; `None` when it does.
-fn undelivered(published: &Published) -> Option<String> {
-    let why = match published {
-        Published::Delivered | Published::Queued { .. } | Published::Duplicate => return None,
-        Published::NoSession => "the device has no session",
-        Published::NoSubscription => "the device is not subscribed to the path",
-        Published::NotConnected => "the device is not connected",
-        Published::QueueFull => "the device's queue is full",
-        Published::Expired => "the value's time is over already",
-        Published::Unavailable => "the session store is not available",
-        Published::Refused(refusal) => return Some(refusal.to_string()),
+/// What a delivery means to the caller.
+fn answer(write: &Checked, delivered: Delivered) -> Result<Delivered, WriteError> {
+    let told = match &delivered {
+        Delivered::QueueFull => "the device's queue is full".to_owned(),
+        Delivered::Refused { reason } => reason.clone(),
+        Delivered::NoSession | Delivered::NoSubscription if write.must_reach() => {
+            "the device's session ended meanwhile".to_owned()
+        }
+        Delivered::Unavailable if write.qos != QoS::AtMostOnce => {
+            return Err(WriteError::DeliveryDelayed);
+        }
+        _ => return Ok(delivered),
     };
-    Some(why.to_owned())
-}
-
-/// What became of the message, and whether that is as good as the caller may expect: unreliable
-/// values may be lost, and a property waits for the device's next handshake.
-fn answer(write: &Checked, published: Published) -> Result<Published, WriteError> {
-    let absent = matches!(published, Published::NoSession | Published::NoSubscription);
-    if write.qos == QoS::AtMostOnce || (absent && !write.must_reach()) {
-        return Ok(published);
+    if write.qos == QoS::AtMostOnce {
+        return Ok(delivered);
     }
-    match undelivered(&published) {
-        None => Ok(published),
-        Some(_) if published == Published::Unavailable => Err(WriteError::DeliveryDelayed),
-        Some(why) => Err(WriteError::NotDelivered(why)),
-    }
+    Err(WriteError::NotDelivered(told))
 }
 
 /// QoS of what the device gets: 2 for properties, by reliability for datastreams.

@@ -12,7 +12,6 @@ use crate::{
     engine::{EngineSettings, actor::Actor},
     identity::RealmName,
     interface::{InterfaceKey, Introspection},
-    mqtt::publisher::OutboundMessage,
     store::{CaRow, Change, RealmRow, SampleQuery, SecretHash, memory::MemoryStore},
 };
 
@@ -25,21 +24,21 @@ const DOCUMENT: &str = r#"{"interface_name": "t.SrvCmd", "version_major": 1, "ve
 #[derive(Debug)]
 struct Session {
     store: Arc<MemoryStore>,
-    taken: Mutex<Vec<(OutboundMessage, usize)>>,
+    taken: Mutex<Vec<(OutboxRow, usize)>>,
     came: Notify,
 }
 
 #[async_trait]
 impl Downlink for Session {
-    async fn probe(&self, _: OutboundMessage) -> Published {
-        Published::Queued { until: None }
+    async fn reach(&self, _: &OutboxRow) -> Reach {
+        Reach::Subscribed
     }
 
-    async fn publish(&self, message: OutboundMessage) -> Published {
+    async fn deliver(&self, message: &OutboxRow) -> Delivered {
         let held = self.store.outbox().await.unwrap().len();
-        self.taken.lock().unwrap().push((message, held));
+        self.taken.lock().unwrap().push((message.clone(), held));
         self.came.notify_one();
-        Published::Queued { until: None }
+        Delivered::Queued { until: None }
     }
 }
 
@@ -117,7 +116,7 @@ impl Bench {
         }
     }
 
-    fn taken(&self) -> Vec<(OutboundMessage, usize)> {
+    fn taken(&self) -> Vec<(OutboxRow, usize)> {
         std::mem::take(&mut self.session.taken.lock().unwrap())
     }
 
@@ -151,8 +150,7 @@ async fn a_value_is_in_the_outbox_until_the_session_queue_has_it() {
         .unwrap();
     let taken = bench.taken();
     assert_eq!(taken.len(), 1);
-    assert_eq!((taken[0].0.qos, taken[0].1), (QoS::ExactlyOnce, 1));
-    assert!(taken[0].0.id.is_some());
+    assert_eq!((taken[0].0.qos, taken[0].1), (2, 1));
     assert!(bench.store.outbox().await.unwrap().is_empty());
     // at most once needs no such care
     bench
@@ -161,7 +159,7 @@ async fn a_value_is_in_the_outbox_until_the_session_queue_has_it() {
         .await
         .unwrap();
     let taken = bench.taken();
-    assert_eq!((taken[0].0.qos, taken[0].1), (QoS::AtMostOnce, 0));
+    assert_eq!((taken[0].0.qos, taken[0].1), (0, 0));
 }
 
 #[tokio::test]
@@ -222,10 +220,7 @@ async fn a_leftover_value_is_sent_again_under_its_id() {
     bench.store.commit(vec![unit]).await.unwrap();
     assert_eq!(bench.writes.requeue().await.unwrap(), 1);
     let taken = bench.taken();
-    assert_eq!(
-        (taken[0].0.id, taken[0].0.qos),
-        (Some(77), QoS::AtLeastOnce)
-    );
+    assert_eq!((taken[0].0.id, taken[0].0.qos), (77, 1));
     assert_eq!(&taken[0].0.payload[..], [1]);
     assert_eq!(bench.writes.requeue().await.unwrap(), 0);
 }
