@@ -37,7 +37,7 @@ use crate::{
 pub(super) const BASE: &str = "acme/Zm9vYmFyYmF6cXV4MTIzNA";
 
 /// Longer than any test waits for something that comes.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(100);
 
 pub(super) fn identity() -> Identity {
     BASE.parse().expect("canonical")

@@ -41,7 +41,7 @@ async fn fc_049_a_silent_peer_is_closed_at_1_5_times_keep_alive() {
         let bench = Bench::new();
         let asked = Connect {
             keep_alive: 10,
-            ..with_will(connect(Version::V5), 0)
+            ..with_will(connect_to_stay(Version::V5), 0)
         };
         let (mut client, _) = bench.connect(asked).await;
         tokio::time::pause();
@@ -354,6 +354,9 @@ async fn a_delayed_will_fires_after_its_delay_when_a_clean_start_comes_or_at_a_s
             .engine
             .wait_for(|told| told.contains(&will_fired()))
             .await;
+        if end == "delay" {
+            tokio::time::resume();
+        }
         drop(kept);
         bench.all_gone().await;
         let fired = bench
