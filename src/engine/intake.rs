@@ -100,7 +100,11 @@ enum Source {
 
 impl Bounds {
     pub(super) fn new(limits: IntakeLimits, counters: Arc<EngineCounters>) -> Self {
-        Self(Arc::new(Shared { limits, counters, state: Mutex::default() }))
+        Self(Arc::new(Shared {
+            limits,
+            counters,
+            state: Mutex::default(),
+        }))
     }
 
     /// Waits until a message of so many bytes has room: in the device's own window, or else in the
@@ -119,7 +123,10 @@ impl Bounds {
             state.enqueue(identity, bytes)
         };
         self.0.counters.intake_waiting.add(1);
-        let _line = InLine { bounds: self, ticket };
+        let _line = InLine {
+            bounds: self,
+            ticket,
+        };
         // the sender is dropped only by this future's own `InLine`
         match granted.await {
             Ok(room) => room,
@@ -130,7 +137,12 @@ impl Bounds {
     fn room(&self, identity: Identity, bytes: usize, source: Source) -> Room {
         self.0.counters.intake_messages.add(1);
         self.0.counters.intake_bytes.add(bytes as u64);
-        Room { bounds: self.clone(), identity, bytes, source }
+        Room {
+            bounds: self.clone(),
+            identity,
+            bytes,
+            source,
+        }
     }
 
     /// Gives room back and serves who can be served by it.
@@ -167,7 +179,8 @@ impl Bounds {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.bounds.give_back(&self.identity, self.bytes, self.source);
+        self.bounds
+            .give_back(&self.identity, self.bytes, self.source);
     }
 }
 
@@ -182,7 +195,9 @@ impl Drop for InLine<'_> {
         self.bounds.0.counters.intake_waiting.sub(1);
         let mut state = self.bounds.lock();
         // none: it was served
-        let Some(waiting) = state.waiting.remove(&self.ticket) else { return };
+        let Some(waiting) = state.waiting.remove(&self.ticket) else {
+            return;
+        };
         if let Some(window) = state.windows.get_mut(&waiting.identity) {
             window.tickets.retain(|ticket| *ticket != self.ticket);
         }
@@ -193,17 +208,15 @@ impl Drop for InLine<'_> {
 
 impl State {
     /// Room that is there now, unless somebody waits for the same.
-    fn take(
-        &mut self,
-        limits: &IntakeLimits,
-        identity: &Identity,
-        bytes: usize,
-    ) -> Option<Source> {
+    fn take(&mut self, limits: &IntakeLimits, identity: &Identity, bytes: usize) -> Option<Source> {
         let nobody_waits = self.waiting.is_empty();
         match self.windows.get_mut(identity) {
             None => {
                 let used = Amount { messages: 1, bytes };
-                let window = Window { used, tickets: VecDeque::new() };
+                let window = Window {
+                    used,
+                    tickets: VecDeque::new(),
+                };
                 self.windows.insert(identity.clone(), window);
                 Some(Source::Window)
             }
@@ -224,8 +237,19 @@ impl State {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let (grant, granted) = oneshot::channel();
-        self.waiting.insert(ticket, Waiting { identity: identity.clone(), bytes, grant });
-        self.windows.entry(identity.clone()).or_default().tickets.push_back(ticket);
+        self.waiting.insert(
+            ticket,
+            Waiting {
+                identity: identity.clone(),
+                bytes,
+                grant,
+            },
+        );
+        self.windows
+            .entry(identity.clone())
+            .or_default()
+            .tickets
+            .push_back(ticket);
         (granted, ticket)
     }
 
@@ -304,5 +328,145 @@ impl Amount {
     const fn sub(&mut self, bytes: usize) {
         self.messages = self.messages.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::Future, pin::Pin, task::Poll};
+
+    use super::*;
+    use crate::identity::DeviceId;
+
+    const LIMITS: IntakeLimits = IntakeLimits {
+        window_messages: 2,
+        window_bytes: 100,
+        shared_messages: 3,
+        shared_bytes: 50,
+    };
+
+    fn bounds() -> Bounds {
+        Bounds::new(LIMITS, Arc::default())
+    }
+
+    fn device(number: u8) -> Identity {
+        Identity::new("acme".parse().unwrap(), DeviceId::from_bytes([number; 16]))
+    }
+
+    type Reserving<'b> = Pin<Box<dyn Future<Output = Room> + 'b>>;
+
+    fn reserve(bounds: &Bounds, number: u8, bytes: usize) -> Reserving<'_> {
+        Box::pin(async move { bounds.reserve(&device(number), bytes).await })
+    }
+
+    /// The room, if it is there without waiting any longer.
+    fn now(reserving: &mut Reserving<'_>) -> Option<Room> {
+        let waker = std::task::Waker::noop();
+        match reserving
+            .as_mut()
+            .poll(&mut std::task::Context::from_waker(waker))
+        {
+            Poll::Ready(room) => Some(room),
+            Poll::Pending => None,
+        }
+    }
+
+    fn taken(bounds: &Bounds, number: u8, bytes: usize) -> Room {
+        now(&mut reserve(bounds, number, bytes)).expect("there is room")
+    }
+
+    #[test]
+    fn a_device_that_has_taken_everything_leaves_the_others_their_windows() {
+        let bounds = bounds();
+        let _greedy: Vec<_> = (0..5).map(|_| taken(&bounds, 1, 10)).collect();
+        let mut waiting = reserve(&bounds, 1, 10);
+        assert!(now(&mut waiting).is_none());
+        for other in 2..100 {
+            drop(taken(&bounds, other, 100));
+            drop((taken(&bounds, other, 50), taken(&bounds, other, 50)));
+        }
+    }
+
+    #[test]
+    fn waits_only_when_window_and_pool_are_exhausted_in_messages_or_in_bytes() {
+        let bounds = bounds();
+        let _window = taken(&bounds, 1, 100);
+        let _pool = taken(&bounds, 1, 50);
+        assert!(
+            now(&mut reserve(&bounds, 1, 1)).is_none(),
+            "no bytes are left"
+        );
+        let _rest: Vec<_> = (0..2).map(|_| taken(&bounds, 1, 0)).collect();
+        let _last = taken(&bounds, 1, 0);
+        assert!(
+            now(&mut reserve(&bounds, 1, 0)).is_none(),
+            "no messages are left"
+        );
+    }
+
+    #[test]
+    fn a_message_larger_than_the_window_fits_an_empty_one() {
+        let bounds = bounds();
+        let large = taken(&bounds, 1, 10_000);
+        let mut second = reserve(&bounds, 1, 10_000);
+        assert!(now(&mut second).is_none());
+        drop(large);
+        assert!(now(&mut second).is_some());
+    }
+
+    #[test]
+    fn room_given_back_goes_to_the_one_that_waits_longest() {
+        let bounds = bounds();
+        let _full: Vec<_> = [1, 1, 2, 2].map(|number| taken(&bounds, number, 0)).into();
+        let mut pool: Vec<_> = (0..3).map(|_| taken(&bounds, 1, 0)).collect();
+        let mut first = reserve(&bounds, 2, 50);
+        assert!(now(&mut first).is_none());
+        let mut second = reserve(&bounds, 1, 0);
+        assert!(now(&mut second).is_none());
+        pool.pop();
+        assert!(now(&mut second).is_none(), "it does not pass the first");
+        let first = now(&mut first).expect("the pool has room");
+        drop(first);
+        assert!(now(&mut second).is_some());
+    }
+
+    #[test]
+    fn a_devices_own_room_serves_its_own_waiter_whoever_waits_for_the_pool() {
+        let bounds = bounds();
+        let mut window: Vec<_> = (0..2).map(|_| taken(&bounds, 1, 0)).collect();
+        let _pool: Vec<_> = (0..3).map(|_| taken(&bounds, 1, 0)).collect();
+        let _other: Vec<_> = (0..2).map(|_| taken(&bounds, 2, 0)).collect();
+        let mut other = reserve(&bounds, 2, 0);
+        assert!(now(&mut other).is_none());
+        let mut own = reserve(&bounds, 1, 0);
+        assert!(now(&mut own).is_none());
+        window.pop();
+        assert!(now(&mut own).is_some());
+        assert!(now(&mut other).is_none(), "that room was not the pool's");
+    }
+
+    #[test]
+    fn who_gives_up_loses_its_place_and_takes_nothing_along() {
+        let bounds = bounds();
+        let mut rooms: Vec<_> = (0..5).map(|_| taken(&bounds, 1, 10)).collect();
+        let mut gives_up = reserve(&bounds, 1, 50);
+        assert!(now(&mut gives_up).is_none());
+        let mut granted_unseen = reserve(&bounds, 1, 0);
+        assert!(now(&mut granted_unseen).is_none());
+        drop(gives_up);
+        rooms.pop();
+        drop(granted_unseen);
+        drop(rooms);
+        let state = bounds.lock();
+        assert!(state.windows.is_empty() && state.waiting.is_empty());
+        assert_eq!(state.shared, Amount::default());
+        drop(state);
+        let counters = &bounds.0.counters;
+        let gauges = [
+            &counters.intake_messages,
+            &counters.intake_bytes,
+            &counters.intake_waiting,
+        ];
+        assert_eq!(gauges.map(crate::engine::Gauge::get), [0, 0, 0]);
     }
 }

@@ -141,7 +141,9 @@ fn tell_apart(split: &[Vec<&str>], level: usize, alike: &mut [Set]) {
     literals.sort_unstable();
     for same in literals.chunk_by(|a, b| a.0 == b.0) {
         let mut compatible = any.clone();
-        same.iter().for_each(|(_, index)| compatible.insert(*index));
+        for (_, index) in same {
+            compatible.insert(*index);
+        }
         for (_, index) in same {
             alike[*index].retain(&compatible);
         }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
 use super::{
-    Aggregation, FieldErrors, Interface, InterfaceKey, InterfaceType, InvalidInterface, MajorMinor,
-    Mapping, Ownership, Reliability, Retention,
+    Aggregation, FieldErrors, Interface, InterfaceKey, InterfaceType, InvalidInterface, Mapping,
+    Ownership, Reliability, Retention,
     conflicts::{self, is_placeholder},
     errors::Fields,
+    fields::{BLANK, FORMAT, INVALID, MUST_BE_BLANK, Names, Reader},
     is_interface_name,
     lookup::Lookup,
     segments,
@@ -21,14 +22,6 @@ const ENDPOINT_MAX: usize = 256;
 /// Shortest and (exclusive) longest `database_retention_ttl`, seconds.
 const TTL_MIN: i64 = 60;
 const TTL_END: i64 = 20 * 365 * 86_400;
-
-const BLANK: &str = "can't be blank";
-const INVALID: &str = "is invalid";
-const MUST_BE_BLANK: &str = "must be blank";
-const FORMAT: &str = "has invalid format";
-
-/// What a field's value may be, by name.
-type Names<T> = &'static [(&'static str, T)];
 
 const TYPES: Names<InterfaceType> = &[
     ("datastream", InterfaceType::Datastream),
@@ -57,120 +50,6 @@ const RETENTIONS: Names<Retention> = &[
 ];
 /// Whether a TTL applies.
 const POLICIES: Names<bool> = &[("no_ttl", false), ("use_ttl", true)];
-
-/// Reads fields of one JSON object and keeps what is wrong with them.
-struct Reader<'j> {
-    object: &'j Map<String, Json>,
-    errors: Fields,
-}
-
-impl<'j> Reader<'j> {
-    const fn new(object: &'j Map<String, Json>) -> Self {
-        Self {
-            object,
-            errors: Fields::new(),
-        }
-    }
-
-    fn error(&mut self, field: &'static str, message: impl Into<String>) {
-        self.errors.entry(field).or_default().push(message.into());
-    }
-
-    /// The value, where it is neither absent nor null.
-    fn given(&self, field: &str) -> Option<&'j Json> {
-        self.object.get(field).filter(|value| !value.is_null())
-    }
-
-    /// Text; empty text counts as absent.
-    fn text(&mut self, field: &'static str) -> Option<&'j str> {
-        match self.given(field)? {
-            Json::String(text) => Some(text.as_str()).filter(|text| !text.is_empty()),
-            _ => {
-                self.error(field, INVALID);
-                None
-            }
-        }
-    }
-
-    fn bounded_text(&mut self, field: &'static str, characters_max: usize) -> Option<String> {
-        let text = self.text(field)?;
-        self.at_most(field, text, characters_max);
-        Some(text.to_owned())
-    }
-
-    fn at_most(&mut self, field: &'static str, text: &str, characters_max: usize) {
-        if text.chars().nth(characters_max).is_some() {
-            self.error(
-                field,
-                format!("should be at most {characters_max} character(s)"),
-            );
-        }
-    }
-
-    fn name<T: Copy>(&mut self, field: &'static str, names: Names<T>) -> Option<T> {
-        let text = self.text(field)?;
-        let found = names.iter().find(|(name, _)| *name == text);
-        if found.is_none() {
-            self.error(field, INVALID);
-        }
-        found.map(|(_, value)| *value)
-    }
-
-    fn flag(&mut self, field: &'static str) -> Option<bool> {
-        match self.given(field)? {
-            Json::Bool(truth) => Some(*truth),
-            _ => {
-                self.error(field, INVALID);
-                None
-            }
-        }
-    }
-
-    fn integer(&mut self, field: &'static str) -> Option<i64> {
-        let number = self.given(field)?.as_i64();
-        if number.is_none() {
-            self.error(field, INVALID);
-        }
-        number
-    }
-
-    /// An integer from 0 to 2,147,483,647.
-    fn count(&mut self, field: &'static str) -> Option<u32> {
-        let number = self.integer(field)?;
-        match u32::try_from(number) {
-            Ok(count) if count <= MajorMinor::NUMBER_MAX => Some(count),
-            Ok(_) => {
-                let most = MajorMinor::NUMBER_MAX;
-                self.error(field, format!("must be less than or equal to {most}"));
-                None
-            }
-            Err(_) if number < 0 => {
-                self.error(field, "must be greater than or equal to 0");
-                None
-            }
-            Err(_) => {
-                let most = MajorMinor::NUMBER_MAX;
-                self.error(field, format!("must be less than or equal to {most}"));
-                None
-            }
-        }
-    }
-
-    /// An error for a required field that is absent and has none yet.
-    fn require<T>(&mut self, field: &'static str, value: Option<T>) -> Option<T> {
-        if value.is_none() && !self.errors.contains_key(field) {
-            self.error(field, BLANK);
-        }
-        value
-    }
-
-    /// An error where a field has another value than its default and may not.
-    fn default_only<T: PartialEq + Default>(&mut self, field: &'static str, value: &T) {
-        if *value != T::default() {
-            self.error(field, MUST_BE_BLANK);
-        }
-    }
-}
 
 impl Interface {
     /// Reads and checks a document.
@@ -262,7 +141,7 @@ impl Interface {
             "interface_name": self.name(),
             "version_major": self.major(),
             "version_minor": self.minor,
-            "type": self.interface_type,
+            "type": self.kind,
             "ownership": self.ownership,
             "mappings": self.mappings.iter().map(mapping_to_json).collect::<Json>(),
         });
@@ -369,7 +248,7 @@ impl Head {
                 major: self.major?,
             },
             minor: self.minor?,
-            interface_type: self.interface_type?,
+            kind: self.interface_type?,
             ownership: self.ownership?,
             aggregation: self.aggregation,
             description: self.description,

@@ -7,6 +7,7 @@
 mod conflicts;
 mod document;
 mod errors;
+mod fields;
 mod introspection;
 mod lookup;
 #[cfg(test)]
@@ -137,7 +138,7 @@ impl Mapping {
 pub struct Interface {
     key: InterfaceKey,
     minor: u32,
-    interface_type: InterfaceType,
+    kind: InterfaceType,
     ownership: Ownership,
     aggregation: Aggregation,
     description: Option<String>,
@@ -183,7 +184,7 @@ impl Interface {
     /// Datastream or properties.
     #[must_use]
     pub const fn interface_type(&self) -> InterfaceType {
-        self.interface_type
+        self.kind
     }
 
     /// Who writes its values.
@@ -282,7 +283,7 @@ impl PartialEq for Interface {
         // the lookup follows from the mappings
         self.key == other.key
             && self.minor == other.minor
-            && self.interface_type == other.interface_type
+            && self.kind == other.kind
             && self.ownership == other.ownership
             && self.aggregation == other.aggregation
             && self.description == other.description

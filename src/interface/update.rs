@@ -36,7 +36,7 @@ pub enum UpdateRefused {
 /// The first rule that is broken, in the order of the spec.
 pub fn check_update(old: &Interface, new: &Interface) -> Result<(), UpdateRefused> {
     let kinds = [
-        ("type", old.interface_type == new.interface_type),
+        ("type", old.kind == new.kind),
         ("ownership", old.ownership == new.ownership),
         ("aggregation", old.aggregation == new.aggregation),
     ];

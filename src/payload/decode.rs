@@ -230,9 +230,8 @@ impl Envelope<'_> {
     /// When the value is not one of `value_type`.
     pub fn individual(&self, value_type: ValueType) -> Result<Content, ValueError> {
         let element = match self.body {
-            Body::Unset => return Ok(Content::Unset),
             Body::EmptyBlob(blob) if value_type == ValueType::BinaryBlob => blob,
-            Body::EmptyBlob(_) => return Ok(Content::Unset),
+            Body::Unset | Body::EmptyBlob(_) => return Ok(Content::Unset),
             Body::Whole(_) => {
                 let found = "a document without \"v\"";
                 return Err(check::wrong_aggregation(value_type.name(), found));

@@ -94,17 +94,17 @@ fn write_tagged(out: &mut Vec<u8>, value: &Value) {
 
 fn write_body(out: &mut Vec<u8>, value: &Value) {
     match value {
-        Value::Double(number) => write_double(out, number),
+        Value::Double(number) => write_double(out, *number),
         Value::Integer(number) => write_integer(out, i64::from(*number)),
         Value::Boolean(truth) => out.push(u8::from(*truth)),
         Value::LongInteger(number) => write_integer(out, *number),
         Value::String(text) => write_bytes(out, text.as_bytes()),
         Value::BinaryBlob(bytes) => write_bytes(out, bytes),
-        Value::DateTime(at) => write_time(out, at),
-        Value::DoubleArray(all) => write_all(out, all, write_double),
+        Value::DateTime(at) => write_time(out, *at),
+        Value::DoubleArray(all) => write_all(out, all, |out, number| write_double(out, *number)),
         Value::IntegerArray(all) => {
             write_all(out, all, |out, number| {
-                write_integer(out, i64::from(*number))
+                write_integer(out, i64::from(*number));
             });
         }
         Value::BooleanArray(all) => write_all(out, all, |out, truth| out.push(u8::from(*truth))),
@@ -115,7 +115,7 @@ fn write_body(out: &mut Vec<u8>, value: &Value) {
             write_all(out, all, |out, text| write_bytes(out, text.as_bytes()));
         }
         Value::BinaryBlobArray(all) => write_all(out, all, |out, bytes| write_bytes(out, bytes)),
-        Value::DateTimeArray(all) => write_all(out, all, write_time),
+        Value::DateTimeArray(all) => write_all(out, all, |out, at| write_time(out, *at)),
         Value::Object(members) => write_all(out, members, |out, (key, member)| {
             write_bytes(out, key.as_bytes());
             match member {
@@ -133,11 +133,11 @@ fn write_all<T>(out: &mut Vec<u8>, all: &[T], write: impl Fn(&mut Vec<u8>, &T)) 
     }
 }
 
-fn write_double(out: &mut Vec<u8>, number: &f64) {
+fn write_double(out: &mut Vec<u8>, number: f64) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-fn write_time(out: &mut Vec<u8>, at: &Timestamp) {
+fn write_time(out: &mut Vec<u8>, at: Timestamp) {
     out.extend_from_slice(&at.as_micros().to_le_bytes());
 }
 
@@ -156,11 +156,14 @@ fn write_integer(out: &mut Vec<u8>, number: i64) {
 }
 
 fn write_unsigned(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(0x80 | (number & 0x7f) as u8);
+    loop {
+        let [low, ..] = number.to_le_bytes();
         number >>= 7;
+        if number == 0 {
+            return out.push(low);
+        }
+        out.push(0x80 | low);
     }
-    out.push(number as u8);
 }
 
 /// What is left to read.

@@ -106,3 +106,27 @@ pub enum Value {
     DateTimeArray(Vec<Timestamp>),
     Object(Vec<(String, Option<Value>)>),
 }
+
+impl Value {
+    /// The type that it is a value of; `None` for an object.
+    #[must_use]
+    pub const fn value_type(&self) -> Option<ValueType> {
+        Some(match self {
+            Self::Double(_) => ValueType::Double,
+            Self::Integer(_) => ValueType::Integer,
+            Self::Boolean(_) => ValueType::Boolean,
+            Self::LongInteger(_) => ValueType::LongInteger,
+            Self::String(_) => ValueType::String,
+            Self::BinaryBlob(_) => ValueType::BinaryBlob,
+            Self::DateTime(_) => ValueType::DateTime,
+            Self::DoubleArray(_) => ValueType::DoubleArray,
+            Self::IntegerArray(_) => ValueType::IntegerArray,
+            Self::BooleanArray(_) => ValueType::BooleanArray,
+            Self::LongIntegerArray(_) => ValueType::LongIntegerArray,
+            Self::StringArray(_) => ValueType::StringArray,
+            Self::BinaryBlobArray(_) => ValueType::BinaryBlobArray,
+            Self::DateTimeArray(_) => ValueType::DateTimeArray,
+            Self::Object(_) => return None,
+        })
+    }
+}

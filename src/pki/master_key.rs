@@ -168,7 +168,7 @@ impl MasterKey {
     /// # Errors
     /// When the machine gives no random numbers.
     pub fn ephemeral() -> Result<Self, MasterKeyError> {
-        Ok(Self::from_bytes(&*Zeroizing::new(random_key()?)))
+        Ok(Self::from_bytes(&Zeroizing::new(random_key()?)))
     }
 
     /// Tells keys apart without saying anything about them; 16 hexadecimal digits.

@@ -529,9 +529,8 @@ fn read_crls(text: &str, cas: &[Vec<u8>]) -> Result<Vec<Crl>, String> {
         .map_err(|error| error.to_string())?;
     let mut crls = Vec::with_capacity(ders.len());
     for der in ders {
-        let crl = match CertificateRevocationList::from_der(&der) {
-            Ok(([], crl)) => crl,
-            _ => return Err("it holds a block that is no CRL".to_owned()),
+        let Ok(([], crl)) = CertificateRevocationList::from_der(&der) else {
+            return Err("it holds a block that is no CRL".to_owned());
         };
         let issuer = crl.issuer().as_raw().to_vec();
         let mut issuers = cas
@@ -546,9 +545,9 @@ fn read_crls(text: &str, cas: &[Vec<u8>]) -> Result<Vec<Crl>, String> {
             ));
         }
         crls.push(Crl {
+            der,
             issuer,
             of_pool,
-            der,
         });
     }
     Ok(crls)

@@ -161,10 +161,8 @@ impl ServerCertificates {
     /// # Errors
     /// When the new one cannot be written; then the old one is served further.
     pub fn renew_if_due(&self) -> Result<bool, ServerCertificateError> {
-        let Source::Generated(generated) = &self.0.source else {
-            return Ok(false);
-        };
-        if !generated.is_due(self.not_after(), self.0.clock.wall()) {
+        let is_generated = matches!(self.0.source, Source::Generated(_));
+        if !is_generated || !generated::is_due(self.not_after(), self.0.clock.wall()) {
             return Ok(false);
         }
         self.reload()?;

@@ -6,6 +6,10 @@
 //! ([`Store::commit`]), everything else as a [`Change`] with its audit row ([`Store::apply`]).
 //! An answer means that the transaction is committed and flushed.
 
+mod attempt;
+mod batch;
+mod cache;
+mod fault;
 pub mod memory;
 pub mod postgres;
 pub mod sqlite;
@@ -47,6 +51,12 @@ pub enum StoreError {
         /// Newest version that this program knows.
         known: i64,
     },
+    /// Another node writes to the same database.
+    #[error("the database is in use by another tanit node; stop that one first")]
+    InUse,
+    /// This database does not do that; the text says what does.
+    #[error("{0}")]
+    NotOffered(&'static str),
     /// A row that this program cannot have written.
     #[error("table {table} holds a row that cannot be read: {what}")]
     Corrupt {
@@ -333,7 +343,7 @@ pub struct Unit {
 }
 
 /// One thing that a [`Unit`] does.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Effect {
     /// Replaces the introspection; what left it or changed major goes to the previous interfaces,
@@ -542,6 +552,9 @@ pub struct TopRow {
     pub count: u64,
 }
 
+/// Reason of a disconnection that is noted at the next start, because the node ended without it.
+pub const NODE_RESTART: &str = "node_restart";
+
 /// What is kept of realms, devices and their data. See the module's page.
 #[async_trait]
 pub trait Store: std::fmt::Debug + Send + Sync + 'static {
@@ -593,7 +606,9 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// Whether one certificate of a device is revoked.
     async fn is_revoked(&self, identity: &Identity, serial: &str) -> Result<bool, StoreError> {
         let revocations = self.revocations(&identity.realm).await?;
-        Ok(revocations.iter().any(|row| row.identity == *identity && row.serial == serial))
+        Ok(revocations
+            .iter()
+            .any(|row| row.identity == *identity && row.serial == serial))
     }
 
     /// One device.

@@ -18,11 +18,11 @@ use x509_parser::extensions::GeneralName;
 use super::{ServerCertificateError, ServerCertificateFiles, read};
 use crate::{clock::Timestamp, pki::certificate_name};
 
-const DAY: Duration = Duration::from_secs(24 * 3600);
-const CA_LIFETIME: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
-const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
+const DAY: Duration = Duration::from_hours(24);
+const CA_LIFETIME: Duration = Duration::from_hours(20 * 365 * 24);
+const LIFETIME: Duration = Duration::from_hours(365 * 24);
 /// Renewed so long before its end.
-const RENEWED_BEFORE: Duration = Duration::from_secs(30 * 24 * 3600);
+const RENEWED_BEFORE: Duration = Duration::from_hours(30 * 24);
 
 pub(super) struct Generated {
     directory: PathBuf,
@@ -54,10 +54,6 @@ impl Generated {
             names,
             host_name: host_name.to_owned(),
         }
-    }
-
-    pub(super) fn is_due(&self, not_after: Timestamp, now: Timestamp) -> bool {
-        not_after <= now.saturating_add(RENEWED_BEFORE)
     }
 
     /// The files, made or renewed where they are missing, due, or for another host name.
@@ -108,7 +104,7 @@ impl Generated {
         let key = self.directory.join("server-ca.key");
         if certificate.exists() && key.exists() {
             let ca = Ca::read(&certificate, &key)?;
-            if !self.is_due(ca.not_after, now) {
+            if !is_due(ca.not_after, now) {
                 return Ok(ca);
             }
             tracing::warn!(path = %certificate.display(), not_after = %ca.not_after,
@@ -137,10 +133,15 @@ impl Generated {
         let Ok(ca) = certificate_name::parse(ca_der.contents()) else {
             return false;
         };
-        !self.is_due(pair.not_after, now)
+        !is_due(pair.not_after, now)
             && leaf.verify_signature(Some(ca.public_key())).is_ok()
             && self.names.iter().all(|name| has_name(&leaf, name))
     }
+}
+
+/// Whether it is time to renew what ends then.
+pub(super) fn is_due(not_after: Timestamp, now: Timestamp) -> bool {
+    not_after <= now.saturating_add(RENEWED_BEFORE)
 }
 
 fn has_name(leaf: &x509_parser::certificate::X509Certificate<'_>, name: &SanType) -> bool {
@@ -251,6 +252,7 @@ fn write(path: &Path, contents: &[u8], mode: u32) -> Result<(), ServerCertificat
     })
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
 fn making(error: rcgen::Error) -> ServerCertificateError {
     ServerCertificateError::Making(error.to_string())
 }

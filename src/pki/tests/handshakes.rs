@@ -290,16 +290,16 @@ fn fc_069_a_new_server_certificate_is_served_and_a_broken_one_is_not() {
     let files = paths(&server.directory);
     let leaf = server.realms.acme.leaf(format!("acme/{D1}"));
     let config = client(Some(&leaf), VERSIONS[1], |_| {});
-    let served = || {
+    let shown = || {
         let (client, _) = shake_hands(&config, &server.config, "localhost").unwrap();
         client.peer_certificates().unwrap()[0].clone()
     };
     let (mut device_end, mut our_end) = shake_hands(&config, &server.config, "localhost").unwrap();
-    assert_eq!(served(), first.chain[0]);
+    assert_eq!(shown(), first.chain[0]);
 
     write(&files, &second);
     server.certificates.reload().unwrap();
-    assert_eq!(served(), second.chain[0]);
+    assert_eq!(shown(), second.chain[0]);
 
     std::fs::write(&files.key, first.key.serialize_pem()).unwrap();
     let error = server.certificates.reload().unwrap_err().to_string();
@@ -313,7 +313,7 @@ fn fc_069_a_new_server_certificate_is_served_and_a_broken_one_is_not() {
     std::fs::remove_file(&files.certificate).unwrap();
     server.certificates.reload().unwrap_err();
     assert_eq!(
-        served(),
+        shown(),
         second.chain[0],
         "a broken reload changed what is served"
     );

@@ -12,7 +12,7 @@ use crate::pki::{
     CaError, CsrError, IssuedCertificate, MasterKey, RealmCa, SealError, realm_ca::pem_block,
 };
 
-const LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
+const LIFETIME: Duration = Duration::from_hours(90 * 24);
 
 fn p256_csr() -> String {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();

@@ -22,7 +22,7 @@ use crate::{
 
 const D1: &str = "Zm9vYmFyYmF6cXV4MTIzNA";
 const D2: &str = "MDEyMzQ1Njc4OWFiY2RlZg";
-const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+const DAY: std::time::Duration = std::time::Duration::from_hours(24);
 
 fn now() -> Timestamp {
     Timestamp::parse("2026-01-31T10:20:30Z").unwrap()

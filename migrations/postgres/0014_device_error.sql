@@ -1,0 +1,13 @@
+-- The newest 100 errors of each device: a ring, slot = sequence modulo 100.
+CREATE TABLE device_error (
+    device BIGINT NOT NULL,
+    slot BIGINT NOT NULL,
+    sequence BIGINT NOT NULL,
+    occurred_at BIGINT NOT NULL,
+    error_name TEXT NOT NULL,
+    interface TEXT,
+    path TEXT,
+    base64_payload TEXT,
+    detail TEXT,
+    PRIMARY KEY (device, slot)
+);
