@@ -410,10 +410,11 @@ impl Sessions {
         let place = places.acquire_owned().await.map_err(|_| SessionsError::Closed)?;
         let (sender, result) = oneshot::channel();
         let action = Box::new(move |batch: &mut Batch<'_>| {
-            let value = change(batch)?;
-            // a caller that is gone is owed nothing
-            let answer: Answer = Box::new(move || drop(sender.send(value)));
-            Ok(answer)
+            match change(batch) {
+                // a caller that is gone is owed nothing
+                Ok(value) => Ok(Box::new(move || drop(sender.send(value))) as Answer),
+                Err(failure) => Err((failure, Box::new(move || drop(sender)) as Answer)),
+            }
         });
         if !self.inner.inbox.push(Command { action, _place: place }) {
             return Err(SessionsError::Closed);
