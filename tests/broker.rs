@@ -177,8 +177,9 @@ async fn an_erased_session_is_gone_with_its_receipts() {
     raw.expect_closed().await;
     let epoch = epoch.expect("there was one");
     assert_eq!(broker.recorder.look().forgotten, [(device.identity.clone(), epoch)]);
-    let published = broker.broker.publisher().publish(command(&device, "1", QoS::AtLeastOnce));
-    assert_eq!(published.await, Published::NoSession);
+    let publisher = broker.broker.publisher();
+    let published = publisher.publish(command(&device, "1", QoS::AtLeastOnce)).await;
+    assert_eq!(published, Published::NoSession);
     let (_raw, present) = broker.connect(&device, false).await;
     assert!(!present);
 }

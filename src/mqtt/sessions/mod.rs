@@ -114,6 +114,7 @@ impl Sessions {
             opened_at: clock.wall(),
             clock: Arc::clone(&clock),
             soft_commits: 0,
+            soft_marks: Vec::new(),
         };
         writer.end_orphans().map_err(|failure| failed(&failure))?;
         let thread = thread::Builder::new()

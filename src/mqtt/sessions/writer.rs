@@ -205,6 +205,8 @@ pub(super) struct Writer {
     pub(super) opened_at: Timestamp,
     /// Commits since the last flushed one.
     pub(super) soft_commits: u32,
+    /// The marks in them: they are lost when writing fails before the next flush.
+    pub(super) soft_marks: Vec<Mark>,
 }
 
 impl Writer {
@@ -248,11 +250,19 @@ impl Writer {
             self.transact(&mut commands, &marks, &mut answers, idle)
         }));
         let failure = match done {
-            Ok(Ok(())) => return answers.into_iter().for_each(|answer| answer()),
+            Ok(Ok(())) => {
+                if self.soft_commits == 0 {
+                    self.soft_marks.clear();
+                } else {
+                    self.soft_marks.extend(marks);
+                }
+                return answers.into_iter().for_each(|answer| answer());
+            }
             Ok(Err(failure)) => failure,
             Err(_) => Failure::from_text("a change panicked"),
         };
         self.inbox.put_back(marks);
+        self.inbox.put_back(mem::take(&mut self.soft_marks));
         self.fail(&failure);
         drop((commands, answers));
         self.recover();
