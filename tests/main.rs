@@ -4,6 +4,7 @@ mod ack_after_commit;
 mod broker;
 mod crash;
 mod harness;
+mod house;
 mod qos_flows;
 mod restart;
 mod takeover;
