@@ -5,6 +5,8 @@
 //! `UTF8String`, and everything that [`Identity`] does not accept. Both string types with the same
 //! text are the same identity (RFC 5280 section 7.1).
 
+use std::ops::RangeInclusive;
+
 use x509_parser::{
     asn1_rs::Tag,
     certificate::X509Certificate,
@@ -105,6 +107,12 @@ fn has_client_auth(certificate: &X509Certificate<'_>) -> bool {
         ),
         _ => false,
     }
+}
+
+/// First and last moment of a certificate's validity.
+pub(super) fn validity(certificate: &X509Certificate<'_>) -> RangeInclusive<Timestamp> {
+    let validity = certificate.validity();
+    timestamp(validity.not_before)..=timestamp(validity.not_after)
 }
 
 /// A certificate's time, which has whole seconds.

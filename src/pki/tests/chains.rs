@@ -384,6 +384,40 @@ fn fc_072_a_certificate_is_good_until_its_last_second_and_not_after_it() {
 }
 
 #[test]
+fn what_was_good_once_is_looked_at_again_when_time_or_pool_move() {
+    let realms = TwoRealms::new();
+    let short = realms.acme.below_with(|params| {
+        params.distinguished_name = common_name("short");
+        params.not_after = now().saturating_add(DAY).to_offset_date_time();
+    });
+    let leaf = short
+        .leaf(format!("acme/{D1}"))
+        .with(&[&short.der, &realms.globex.der]);
+    let ask = |at: Timestamp| {
+        let accepted = realms.pools.accept(&leaf.chain, at);
+        accepted.map(|(_, peer)| peer).map_err(|error| error.reason)
+    };
+    let first = ask(now()).unwrap();
+    assert_eq!(ask(now()).unwrap(), first);
+    assert_eq!(
+        ask(now().saturating_add(2 * DAY)),
+        Err(ChainReason::Expired)
+    );
+    assert_eq!(
+        ask(now().saturating_sub(2 * DAY)),
+        Err(ChainReason::NotYetValid)
+    );
+    assert_eq!(ask(now()).unwrap(), first);
+
+    let mut pool = contents(&[&realms.acme]);
+    pool.crl_pem = Some(crl(&short, &[&leaf]));
+    realms.pools.replace(&realm("acme"), &pool).unwrap();
+    assert_eq!(ask(now()), Err(ChainReason::Revoked));
+    let without_the_intermediate = realms.pools.accept(&leaf.chain[..1], now()).unwrap_err();
+    assert_eq!(without_the_intermediate.reason, ChainReason::UnknownIssuer);
+}
+
+#[test]
 fn an_expired_ca_lets_nobody_in() {
     let ca = TestCa::root_with(|params| {
         params.not_after = now().saturating_sub(DAY / 2).to_offset_date_time();
