@@ -3,6 +3,7 @@
 
 mod archive;
 mod authorisation;
+mod devices;
 mod node;
 mod pairing;
 mod realms;
@@ -58,7 +59,10 @@ use crate::{
 const ID: &str = "Zm9vYmFyYmF6cXV4MTIzNA";
 const OTHER: &str = "YmFyYmF6cXV4MTIzNGZvbw";
 const OPERATOR: Peer = Peer::Socket { uid: 1000 };
-const REMOTE: Peer = Peer::Tcp(SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7)), 4711));
+const REMOTE: Peer = Peer::Tcp(SocketAddr::new(
+    IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7)),
+    4711,
+));
 
 /// What would hold the devices' connections: notes what it is asked to do.
 #[derive(Debug, Default)]
@@ -90,7 +94,12 @@ impl LiveDevices for Recorder {
     }
 
     fn connected_in_realm(&self, realm: &RealmName) -> usize {
-        self.connected.lock().unwrap().iter().filter(|one| one.realm == *realm).count()
+        self.connected
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|one| one.realm == *realm)
+            .count()
     }
 
     fn connected(&self) -> usize {
@@ -123,13 +132,19 @@ impl LiveDevices for Recorder {
 
     async fn erase_realm(&self, realm: &RealmName) -> Result<(), SessionsFailed> {
         self.note(format!("erase_realm {realm}"));
-        self.sessions.lock().unwrap().retain(|one| one.realm != *realm);
+        self.sessions
+            .lock()
+            .unwrap()
+            .retain(|one| one.realm != *realm);
         Ok(())
     }
 
     async fn session(&self, identity: &Identity) -> Option<SessionView> {
         let held = self.sessions.lock().unwrap().contains(identity);
-        held.then(|| SessionView { connected: self.is_connected(identity), ..Default::default() })
+        held.then(|| SessionView {
+            connected: self.is_connected(identity),
+            ..Default::default()
+        })
     }
 
     async fn backup_sessions(&self, file: &Path) -> Result<(), SessionsFailed> {
@@ -140,9 +155,10 @@ impl LiveDevices for Recorder {
 #[async_trait]
 impl Downlink for Recorder {
     async fn reach(&self, message: &OutboxRow) -> Reach {
-        match self.sessions.lock().unwrap().contains(&message.identity) {
-            true => Reach::Subscribed,
-            false => Reach::NoSession,
+        if self.sessions.lock().unwrap().contains(&message.identity) {
+            Reach::Subscribed
+        } else {
+            Reach::NoSession
         }
     }
 
@@ -151,7 +167,9 @@ impl Downlink for Recorder {
         if self.is_connected(&message.identity) {
             Delivered::Delivering
         } else {
-            Delivered::Queued { until: message.expires_at }
+            Delivered::Queued {
+                until: message.expires_at,
+            }
         }
     }
 }
@@ -167,7 +185,10 @@ struct FakeNode {
 #[async_trait]
 impl NodeControl for FakeNode {
     async fn reload(&self) -> Reloaded {
-        Reloaded { reloaded: vec!["server certificate".to_owned()], errors: Vec::new() }
+        Reloaded {
+            reloaded: vec!["server certificate".to_owned()],
+            errors: Vec::new(),
+        }
     }
 
     fn restart_with(&self, staged: PathBuf) -> Result<(), String> {
@@ -188,7 +209,11 @@ impl NodeControl for FakeNode {
 
     fn health(&self) -> Health {
         let ready = self.ready.load(Ordering::Relaxed);
-        let reasons = if ready { Vec::new() } else { vec!["starting".to_owned()] };
+        let reasons = if ready {
+            Vec::new()
+        } else {
+            vec!["starting".to_owned()]
+        };
         Health { ready, reasons }
     }
 
@@ -215,7 +240,10 @@ impl Answer {
     }
 
     fn detail(&self) -> String {
-        self.json()["errors"]["detail"].as_str().unwrap_or_default().to_owned()
+        self.json()["errors"]["detail"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     }
 
     #[track_caller]
@@ -249,10 +277,14 @@ impl House {
         let store: Arc<dyn Store> =
             Arc::new(SqliteStore::open(&data_dir.join("tanit.db")).await.unwrap());
         let tracker = TaskTracker::new();
-        let engine =
-            Engine::start(store.clone(), EngineSettings::default(), clock.clone(), &tracker)
-                .await
-                .unwrap();
+        let engine = Engine::start(
+            store.clone(),
+            EngineSettings::default(),
+            clock.clone(),
+            &tracker,
+        )
+        .await
+        .unwrap();
         let recorder = Arc::new(Recorder::default());
         let live: Arc<dyn LiveDevices> = recorder.clone();
         let pools = Pools::new();
@@ -279,7 +311,7 @@ impl House {
             pairing,
             PairingSettings {
                 broker_url: "mqtts://broker.example.org:8883/".to_owned(),
-                certificate_lifetime: Duration::from_secs(90 * 86_400),
+                certificate_lifetime: Duration::from_hours(90 * 24),
                 enforce_latest_certificate,
                 failed_secrets_per_minute: NonZeroU32::new(10).unwrap(),
             },
@@ -309,8 +341,11 @@ impl House {
             archive_bytes_max: 64 * 1024 * 1024,
         });
         let housekeeping = TokenKeyPair::generate().unwrap();
-        let authority =
-            Authority::new(store.clone(), clock.clone(), Some(&housekeeping.public_key_pem));
+        let authority = Authority::new(
+            store.clone(),
+            clock.clone(),
+            Some(&housekeeping.public_key_pem),
+        );
         let node = Arc::new(FakeNode {
             data_dir,
             ready: AtomicBool::new(true),
@@ -335,7 +370,7 @@ impl House {
         });
         let house = Self {
             dir,
-            router: router(api.clone()),
+            router: router(&api),
             api,
             live: recorder,
             node,
@@ -348,9 +383,10 @@ impl House {
     }
 
     async fn create_realm(&self, name: &str) {
-        let realm =
-            json!({ "realm_name": name, "jwt_public_key_pem": self.keys.public_key_pem });
-        self.post(OPERATOR, "/housekeeping/v1/realms", None, realm).await.is(201);
+        let realm = json!({ "realm_name": name, "jwt_public_key_pem": self.keys.public_key_pem });
+        self.post(OPERATOR, "/housekeeping/v1/realms", None, realm)
+            .await
+            .is(201);
     }
 
     async fn send(&self, peer: Peer, request: Request<Body>) -> Answer {
@@ -389,7 +425,8 @@ impl House {
     }
 
     async fn post(&self, peer: Peer, path: &str, bearer: Option<&str>, body: Value) -> Answer {
-        self.call(peer, Method::POST, path, bearer, Some(body)).await
+        self.call(peer, Method::POST, path, bearer, Some(body))
+            .await
     }
 
     async fn delete(&self, peer: Peer, path: &str, bearer: Option<&str>) -> Answer {
@@ -411,16 +448,27 @@ impl House {
     async fn register(&self, id: &str) -> String {
         let token = self.token(TokenApi::Pairing);
         let answer = self
-            .post(REMOTE, "/pairing/v1/acme/agent/devices", Some(&token), json!({ "hw_id": id }))
+            .post(
+                REMOTE,
+                "/pairing/v1/acme/agent/devices",
+                Some(&token),
+                json!({ "hw_id": id }),
+            )
             .await
             .is(201);
-        answer.data()["credentials_secret"].as_str().unwrap().to_owned()
+        answer.data()["credentials_secret"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     }
 
     /// A certificate for a device of `acme`.
     async fn certificate(&self, id: &str, secret: &str) -> String {
         let path = format!("/pairing/v1/acme/devices/{id}/protocols/astarte_mqtt_v1/credentials");
-        let answer = self.post(REMOTE, &path, Some(secret), json!({ "csr": csr() })).await.is(201);
+        let answer = self
+            .post(REMOTE, &path, Some(secret), json!({ "csr": csr() }))
+            .await
+            .is(201);
         answer.data()["client_crt"].as_str().unwrap().to_owned()
     }
 
@@ -430,7 +478,11 @@ impl House {
 
     /// What is in the audit log, without its times.
     async fn audited(&self) -> BTreeSet<(String, String, String)> {
-        self.audit().await.into_iter().map(|row| (row.actor, row.action, row.object)).collect()
+        self.audit()
+            .await
+            .into_iter()
+            .map(|row| (row.actor, row.action, row.object))
+            .collect()
     }
 }
 
@@ -446,5 +498,11 @@ fn csr() -> String {
 }
 
 fn limits(requests: usize) -> ApiSettings {
-    ApiSettings { limits: Limits { requests, ..Limits::default() }, ..ApiSettings::default() }
+    ApiSettings {
+        limits: Limits {
+            requests,
+            ..Limits::default()
+        },
+        ..ApiSettings::default()
+    }
 }
