@@ -5,6 +5,7 @@
 //! Unix socket, where the file's permissions are the authorisation ([`server`]). Whatever changes
 //! something runs to its end even if its caller goes away.
 
+mod assembly;
 pub mod auth;
 pub mod body;
 pub mod device_status;
@@ -41,6 +42,7 @@ use crate::{
     },
     store::Store,
 };
+pub use assembly::{ApiParts, ServiceSettings};
 use auth::Authority;
 pub use limits::Limits;
 
