@@ -5,8 +5,9 @@ use zeroize::Zeroizing;
 use super::der::{self, element, fields_of, header_and_value};
 
 /// `AlgorithmIdentifier` of rsaEncryption (RFC 8017 appendix C).
-const RSA_ENCRYPTION: &[u8] =
-    &[0x30, 0x0d, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1, 5, 0];
+const RSA_ENCRYPTION: &[u8] = &[
+    0x30, 0x0d, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1, 5, 0,
+];
 /// Object identifier id-ecPublicKey (RFC 5480 section 2.1.1).
 const EC_PUBLIC_KEY: &[u8] = &[6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1];
 
@@ -40,13 +41,19 @@ pub fn pkcs8(pem_text: &str) -> Result<Zeroizing<Vec<u8>>, InvalidPrivateKey> {
 
 fn wrap(algorithm: &[u8], key: &[u8]) -> Vec<u8> {
     let version = element(der::INTEGER, &[&[0]]);
-    element(der::SEQUENCE, &[&version, algorithm, &element(der::OCTET_STRING, &[key])])
+    element(
+        der::SEQUENCE,
+        &[&version, algorithm, &element(der::OCTET_STRING, &[key])],
+    )
 }
 
 /// `AlgorithmIdentifier` of an `ECPrivateKey` (RFC 5915 section 3), whose curve stands in its `[0]`.
 fn ec_algorithm(key: &[u8]) -> Result<Vec<u8>, InvalidPrivateKey> {
     let fields = fields_of(key).ok_or(InvalidPrivateKey)?;
-    let curve = fields.iter().find(|field| field[0] == 0xa0).ok_or(InvalidPrivateKey)?;
+    let curve = fields
+        .iter()
+        .find(|field| field[0] == 0xa0)
+        .ok_or(InvalidPrivateKey)?;
     let (_, curve) = header_and_value(curve).ok_or(InvalidPrivateKey)?;
     Ok(element(der::SEQUENCE, &[EC_PUBLIC_KEY, curve]))
 }

@@ -12,9 +12,7 @@ use rcgen::{
     SerialNumber, SigningKey as _,
 };
 use ring::rand::{SecureRandom as _, SystemRandom};
-use x509_parser::{
-    certificate::X509Certificate, extensions::ParsedExtension, oid_registry,
-};
+use x509_parser::{certificate::X509Certificate, extensions::ParsedExtension, oid_registry};
 
 use super::{
     MasterKey, SealError, certificate_name,
