@@ -7,5 +7,7 @@ mod harness;
 mod house;
 mod qos_flows;
 mod restart;
+mod store_contract;
+mod store_outage;
 mod takeover;
 mod topic_access;

@@ -2,6 +2,7 @@
 
 pub(crate) mod broker;
 pub(crate) mod device;
+pub(crate) mod postgres;
 pub(crate) mod product;
 
 /// Makes ring the process's crypto provider, for clients that ask for a default.

@@ -48,7 +48,7 @@ pub(super) fn routes() -> Router<Arc<Api>> {
 }
 
 /// The device that a path names.
-async fn device(api: &Api, (name, id): &(String, String)) -> Result<Identity, ApiError> {
+pub(super) async fn device(api: &Api, (name, id): &(String, String)) -> Result<Identity, ApiError> {
     let row = api.realms.show(&realm(name)?).await?;
     let id: DeviceId = id.parse().map_err(|_| {
         ApiError::new(StatusCode::BAD_REQUEST, format!("{id} is not a device id"))

@@ -1,10 +1,12 @@
 //! The API through its router: a real store, a real engine and real certificates; what holds
 //! connections is a recorder.
 
+mod appengine;
 mod archive;
 mod authorisation;
 mod node;
 mod pairing;
+mod realm_management;
 mod realms;
 mod serving;
 
