@@ -150,11 +150,17 @@ async fn let_in(
         }
     };
     let still_accepted = certificate.as_ref().is_none_or(|it| {
-        shared.pools.verify(&identity, &it.chain, shared.clock.wall()).is_ok()
+        shared
+            .pools
+            .verify(&identity, &it.chain, shared.clock.wall())
+            .is_ok()
     });
     if !still_accepted {
         // the pool changed after the handshake; from the claim on live connections are looked at
-        return Err(Refusal(ConnectOutcome::CertificateRefused, ReasonCode::NOT_AUTHORIZED));
+        return Err(Refusal(
+            ConnectOutcome::CertificateRefused,
+            ReasonCode::NOT_AUTHORIZED,
+        ));
     }
     if had_owner {
         // what the older connection sent may have been committed since
