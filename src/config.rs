@@ -7,6 +7,7 @@
 use std::{
     fmt,
     net::SocketAddr,
+    num::{NonZeroU16, NonZeroU32, NonZeroUsize},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -17,6 +18,12 @@ use figment::{
     providers::{Env, Format, Serialized, Toml},
 };
 use serde::{Deserialize, Serialize};
+
+pub use crate::engine::InhibitedDevices;
+use crate::mqtt::sessions::QueueLimits;
+
+/// The window and the inflight limit.
+const HUNDRED: NonZeroU16 = NonZeroU16::MIN.saturating_add(99);
 
 /// Everything that can be set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +47,9 @@ pub struct Config {
     pub database: Database,
     /// What is logged.
     pub log: Log,
+    /// The file that was read, to read it again at a reload.
+    #[serde(skip)]
+    pub file: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -54,6 +64,7 @@ impl Default for Config {
             engine: Engine::default(),
             database: Database::default(),
             log: Log::default(),
+            file: None,
         }
     }
 }
@@ -87,7 +98,7 @@ pub struct Mqtt {
     pub connections_max: usize,
     /// Connections of one address.
     pub connections_per_address_max: usize,
-    /// TLS handshakes computed at one time.
+    /// TLS handshakes computed at one time; 0 is half the cores.
     pub handshakes_max: usize,
     /// Largest packet.
     pub packet_bytes_max: ByteSize,
@@ -96,15 +107,15 @@ pub struct Mqtt {
     /// Levels of a topic.
     pub topic_levels_max: usize,
     /// Publishes of one connection that await their acknowledgement, QoS 0 included.
-    pub window_messages_max: usize,
+    pub window_messages_max: NonZeroU16,
     /// Their bytes.
     pub window_bytes_max: ByteSize,
     /// QoS 2 packet ids of one connection that await PUBREL; announced as Receive Maximum.
     pub qos2_ids_max: u16,
     /// Messages under way to one device.
-    pub inflight_max: u16,
+    pub inflight_max: NonZeroU16,
     /// Messages queued for one device.
-    pub queue_messages_max: usize,
+    pub queue_messages_max: u32,
     /// Their bytes.
     pub queue_bytes_max: ByteSize,
     /// Subscriptions of one session, and filters of one packet.
@@ -132,14 +143,14 @@ impl Default for Mqtt {
             write_timeout: Duration::from_secs(30),
             connections_max: 0,
             connections_per_address_max: 20_000,
-            handshakes_max: 64,
+            handshakes_max: 0,
             packet_bytes_max: ByteSize::kib(300),
             first_packet_bytes_max: ByteSize::kib(80),
             topic_levels_max: 72,
-            window_messages_max: 100,
+            window_messages_max: HUNDRED,
             window_bytes_max: ByteSize::kib(256),
             qos2_ids_max: 100,
-            inflight_max: 100,
+            inflight_max: HUNDRED,
             queue_messages_max: 1000,
             queue_bytes_max: ByteSize::mib(16),
             subscriptions_max: 1024,
@@ -148,16 +159,6 @@ impl Default for Mqtt {
             drain_timeout: Duration::from_secs(30),
         }
     }
-}
-
-/// What inhibited credentials mean for connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum InhibitedDevices {
-    /// CONNECT is refused and a live connection closed.
-    Refuse,
-    /// Astarte's rule: no new certificate, but the present one stays good until it expires.
-    UntilCertificateExpiry,
 }
 
 /// `[tls]`: the broker's own certificates.
@@ -201,7 +202,7 @@ pub struct Http {
     /// Connections in all.
     pub connections_max: usize,
     /// Wrong credentials secrets that a device, and an address, may present in a minute.
-    pub failed_secrets_per_minute: u32,
+    pub failed_secrets_per_minute: NonZeroU32,
 }
 
 impl Default for Http {
@@ -215,7 +216,7 @@ impl Default for Http {
             body_bytes_max: ByteSize::mib(1),
             requests_max: 512,
             connections_max: 4096,
-            failed_secrets_per_minute: 10,
+            failed_secrets_per_minute: NonZeroU32::MIN.saturating_add(9),
         }
     }
 }
@@ -252,7 +253,7 @@ pub struct Engine {
     /// Their bytes.
     pub intake_bytes_max: ByteSize,
     /// Messages of one transaction.
-    pub batch_messages_max: usize,
+    pub batch_messages_max: NonZeroUsize,
 }
 
 impl Default for Engine {
@@ -260,7 +261,7 @@ impl Default for Engine {
         Self {
             intake_messages_max: 65_536,
             intake_bytes_max: ByteSize::mib(64),
-            batch_messages_max: 1000,
+            batch_messages_max: NonZeroUsize::MIN.saturating_add(999),
         }
     }
 }
@@ -367,6 +368,7 @@ impl Config {
             .extract()
             .map_err(|error| ConfigError::Invalid(Box::new(error)))?;
         config.overlay(overlay);
+        config.file.clone_from(&overlay.file);
         let problems = config.problems();
         if problems.is_empty() {
             Ok(config)
@@ -439,19 +441,18 @@ impl Config {
                 "mqtt.connections_per_address_max",
                 mqtt.connections_per_address_max,
             ),
-            ("mqtt.handshakes_max", mqtt.handshakes_max),
-            ("mqtt.window_messages_max", mqtt.window_messages_max),
             ("mqtt.qos2_ids_max", usize::from(mqtt.qos2_ids_max)),
-            ("mqtt.inflight_max", usize::from(mqtt.inflight_max)),
-            ("mqtt.queue_messages_max", mqtt.queue_messages_max),
             ("mqtt.subscriptions_max", mqtt.subscriptions_max),
             ("mqtt.topic_levels_max", mqtt.topic_levels_max),
             ("http.requests_max", self.http.requests_max),
             ("http.connections_max", self.http.connections_max),
-            ("engine.batch_messages_max", self.engine.batch_messages_max),
         ] {
             require(value > 0, &format!("{key} is 0: give at least 1"));
         }
+        require(
+            (1..=QueueLimits::MESSAGES_MAX).contains(&mqtt.queue_messages_max),
+            "mqtt.queue_messages_max has to be from 1 to 60000: each message holds a packet id",
+        );
         require(
             mqtt.packet_bytes_max >= mqtt.first_packet_bytes_max,
             "mqtt.packet_bytes_max is smaller than mqtt.first_packet_bytes_max",
@@ -610,7 +611,8 @@ mod tests {
     #[test]
     fn the_shipped_file_holds_every_key_with_its_default() {
         let shipped = include_str!("../config/tanit.toml");
-        assert_eq!(load(shipped).expect("it loads"), Config::default());
+        let loaded = load(shipped).expect("it loads");
+        assert_eq!(Config { file: None, ..loaded }, Config::default());
         // keys that have no default stand there commented out: with them uncommented it still loads
         let uncommented = shipped.replace("\n#: ", "\n");
         let with_all: toml_keys::Keys = toml_keys::of(&uncommented);

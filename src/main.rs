@@ -1,3 +1,7 @@
 //! Parses the command line, runs the verb, returns its exit code.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tanit::cli::run(std::env::args_os())
+}

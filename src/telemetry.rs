@@ -1,5 +1,7 @@
 //! Logging, and the one list of metrics.
 
+mod metrics;
+
 use std::{io::IsTerminal, sync::Arc};
 
 use tracing::Subscriber;
@@ -7,6 +9,8 @@ use tracing_subscriber::{
     EnvFilter, Layer, Registry, fmt, layer::SubscriberExt, registry::LookupSpan, reload,
     util::SubscriberInitExt,
 };
+
+pub use metrics::{EXPIRY_DAYS, ExpiringCertificates, Metrics, Sources};
 
 use crate::config::{Log, LogFormat};
 

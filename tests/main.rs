@@ -3,6 +3,7 @@
 mod ack_after_commit;
 mod crash;
 mod harness;
+mod house;
 mod qos_flows;
 mod restart;
 mod takeover;

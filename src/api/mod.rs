@@ -5,7 +5,7 @@
 //! Unix socket, where the file's permissions are the authorisation ([`server`]). Whatever changes
 //! something runs to its end even if its caller goes away.
 
-mod assembly;
+mod appengine;
 pub mod auth;
 pub mod body;
 pub mod device_status;
@@ -15,6 +15,7 @@ mod housekeeping;
 mod limits;
 mod metrics;
 mod pairing;
+mod realm_management;
 pub mod server;
 mod tanit;
 
@@ -42,7 +43,6 @@ use crate::{
     },
     store::Store,
 };
-pub use assembly::{ApiParts, ServiceSettings};
 use auth::Authority;
 pub use limits::Limits;
 
@@ -167,6 +167,8 @@ pub fn router(api: &Arc<Api>) -> Router {
     let bounded = Router::new()
         .nest("/pairing", pairing::router(api))
         .nest("/housekeeping", housekeeping::router(api))
+        .nest("/realmmanagement", realm_management::router(api))
+        .nest("/appengine", appengine::router(api))
         .nest("/tanit/v1", tanit::router(api))
         .merge(metrics::router())
         .fallback(not_found)

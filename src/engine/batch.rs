@@ -36,7 +36,12 @@ pub(super) struct Judged {
 #[derive(Debug)]
 pub(super) enum End {
     /// A message: its ack is released with this outcome.
-    Message { ack: Ack, room: Permit, outcome: Outcome, error: Option<DeviceError> },
+    Message {
+        ack: Ack,
+        room: Permit,
+        outcome: Outcome,
+        error: Option<DeviceError>,
+    },
     /// A message that is not handled: its ack is dropped, in its place.
     Dropped { ack: Ack, room: Permit },
     /// A PUBREL.
@@ -51,11 +56,21 @@ pub(super) enum End {
 
 impl Judged {
     pub(super) const fn new(unit: Unit, end: End) -> Self {
-        Self { unit: Some(unit), end, bytes: 0, pin: None }
+        Self {
+            unit: Some(unit),
+            end,
+            bytes: 0,
+            pin: None,
+        }
     }
 
     pub(super) const fn without_unit(end: End) -> Self {
-        Self { unit: None, end, bytes: 0, pin: None }
+        Self {
+            unit: None,
+            end,
+            bytes: 0,
+            pin: None,
+        }
     }
 
     pub(super) fn pinned(self, pin: Option<Pin>) -> Self {
@@ -134,7 +149,10 @@ impl Committer {
     async fn commit(&self, batch: &mut [Judged]) -> Vec<Committed> {
         let mut backoff = Backoff::new();
         loop {
-            let units: Vec<Unit> = batch.iter().filter_map(|judged| judged.unit.clone()).collect();
+            let units: Vec<Unit> = batch
+                .iter()
+                .filter_map(|judged| judged.unit.clone())
+                .collect();
             if units.is_empty() {
                 return Vec::new();
             }
@@ -150,7 +168,10 @@ impl Committer {
                 }
                 Err(error) => {
                     self.complain("a batch", &error);
-                    let units = batch.iter().filter_map(|judged| judged.unit.clone()).collect();
+                    let units = batch
+                        .iter()
+                        .filter_map(|judged| judged.unit.clone())
+                        .collect();
                     return self.commit_one_by_one(units).await;
                 }
             }
@@ -189,7 +210,9 @@ impl Committer {
         let count = units.len();
         let began = self.clock.now();
         let committed = self.store.commit(units).await?;
-        self.counters.commit_seconds.observe(self.clock.now().duration_since(began));
+        self.counters
+            .commit_seconds
+            .observe(self.clock.now().duration_since(began));
         self.counters.batches.add(1);
         self.counters.units.add(count as u64);
         self.health.succeeded();
@@ -227,7 +250,12 @@ impl Committer {
 
     async fn tell(&self, unit: Option<Unit>, end: End, how: Committed) {
         match end {
-            End::Message { ack, room, outcome, error } => {
+            End::Message {
+                ack,
+                room,
+                outcome,
+                error,
+            } => {
                 let realm = unit.as_ref().map(|unit| unit.identity.realm.clone());
                 let (outcome, error) = match (how, unit) {
                     (Committed::Done, _) => (Some(outcome), error),
@@ -260,18 +288,14 @@ impl Committer {
     }
 
     fn let_go(&self, ack: Ack, outcome: Option<Outcome>) {
-        match outcome {
-            Some(outcome) => {
-                match outcome {
-                    Outcome::Stored => self.counters.messages_stored.add(1),
-                    Outcome::Refused { .. } => self.counters.messages_refused.add(1),
-                }
-                ack.release(outcome);
-            }
-            None => {
-                self.counters.messages_dropped.add(1);
-                drop(ack);
-            }
+        let counter = match outcome {
+            Some(Outcome::Stored) => &self.counters.messages_stored,
+            Some(Outcome::Refused { .. }) => &self.counters.messages_refused,
+            None => &self.counters.messages_dropped,
+        };
+        counter.add(1);
+        if let Some(outcome) = outcome {
+            ack.release(outcome);
         }
     }
 
@@ -286,11 +310,21 @@ impl Committer {
         );
         let refusal = Refusal::because(error, "the store refused the message");
         let row = refusal.into_row(self.clock.wall(), None, None, b"");
-        let unit = Unit { effects: vec![Effect::RecordError(row)], counted: None, ..unit };
+        let unit = Unit {
+            effects: vec![Effect::RecordError(row)],
+            counted: None,
+            ..unit
+        };
         match self.commit_alone(&unit).await {
             Committed::Done | Committed::Duplicate => {
                 let then = AfterRefusal::Continue;
-                (Some(Outcome::Refused { reason: error.reason(), then }), Some(error))
+                (
+                    Some(Outcome::Refused {
+                        reason: error.reason(),
+                        then,
+                    }),
+                    Some(error),
+                )
             }
             Committed::NoDevice | Committed::Refused => (None, None),
         }

@@ -48,7 +48,7 @@ impl Device {
 /// The devices that a lane remembers.
 #[derive(Debug)]
 pub(super) struct Devices {
-    devices: HashMap<Identity, Device>,
+    known: HashMap<Identity, Device>,
     limit: usize,
     bytes: usize,
     tick: u64,
@@ -62,13 +62,19 @@ const BYTES_MAX: usize = 64 * 1024 * 1024;
 impl Devices {
     pub(super) fn new(limit: usize) -> Self {
         let floor = Timestamp::MIN;
-        Self { devices: HashMap::new(), limit: limit.max(1), bytes: 0, tick: 0, floor }
+        Self {
+            known: HashMap::new(),
+            limit: limit.max(1),
+            bytes: 0,
+            tick: 0,
+            floor,
+        }
     }
 
     /// The device, made with nothing loaded if it is unknown.
     pub(super) fn entry(&mut self, identity: &Identity) -> &mut Device {
         self.tick += 1;
-        if !self.devices.contains_key(identity) {
+        if !self.known.contains_key(identity) {
             let device = Device {
                 introspection: None,
                 poisoned: None,
@@ -77,25 +83,33 @@ impl Devices {
                 used: 0,
                 bytes: 0,
             };
-            self.devices.insert(identity.clone(), device);
+            self.known.insert(identity.clone(), device);
         }
-        let device = self.devices.get_mut(identity).expect("it was there or has been inserted");
+        let device = self
+            .known
+            .get_mut(identity)
+            .expect("it was there or has been inserted");
         device.used = self.tick;
         device
     }
 
     pub(super) fn get_mut(&mut self, identity: &Identity) -> Option<&mut Device> {
-        self.devices.get_mut(identity)
+        self.known.get_mut(identity)
     }
 
     /// Whether the introspection has to be read before a message of this device is judged.
     pub(super) fn needs_load(&self, identity: &Identity) -> bool {
-        self.devices.get(identity).is_none_or(|device| device.introspection.is_none())
+        self.known
+            .get(identity)
+            .is_none_or(|device| device.introspection.is_none())
     }
 
     /// Takes what was read from the store.
     pub(super) fn loaded(&mut self, identity: &Identity, row: DeviceRow) {
-        let newest = row.last_connection.max(row.last_disconnection).unwrap_or(Timestamp::MIN);
+        let newest = row
+            .last_connection
+            .max(row.last_disconnection)
+            .unwrap_or(Timestamp::MIN);
         let device = self.entry(identity);
         device.last_stamp = device.last_stamp.max(newest);
         self.set(identity, Arc::new(row.introspection));
@@ -109,7 +123,7 @@ impl Devices {
 
     /// Something outside the lane may have changed the device: it is read again when needed.
     pub(super) fn refresh(&mut self, identity: &Identity) {
-        if let Some(device) = self.devices.get_mut(identity)
+        if let Some(device) = self.known.get_mut(identity)
             && !device.is_pinned()
         {
             device.introspection = None;
@@ -120,14 +134,17 @@ impl Devices {
     /// Forgets the devices that were not used for longest, when there are too many. Poisoned and
     /// pinned ones stay.
     pub(super) fn trim(&mut self) {
-        if self.devices.len() <= self.limit && self.bytes <= BYTES_MAX {
+        if self.known.len() <= self.limit && self.bytes <= BYTES_MAX {
             return;
         }
-        let mut by_use: Vec<_> =
-            self.devices.iter().map(|(identity, device)| (device.used, identity.clone())).collect();
+        let mut by_use: Vec<_> = self
+            .known
+            .iter()
+            .map(|(identity, device)| (device.used, identity.clone()))
+            .collect();
         by_use.sort_unstable_by_key(|(used, _)| *used);
         for (_, identity) in by_use {
-            if self.devices.len() <= self.limit - self.limit / 4
+            if self.known.len() <= self.limit - self.limit / 4
                 && self.bytes <= BYTES_MAX - BYTES_MAX / 4
             {
                 break;
@@ -137,13 +154,15 @@ impl Devices {
     }
 
     fn forget(&mut self, identity: &Identity) {
-        let Some(device) = self.devices.get(identity) else { return };
+        let Some(device) = self.known.get(identity) else {
+            return;
+        };
         if device.poisoned.is_some() || device.is_pinned() {
             return;
         }
         self.floor = self.floor.max(device.last_stamp);
         self.bytes -= device.bytes;
-        self.devices.remove(identity);
+        self.known.remove(identity);
     }
 
     fn set(&mut self, identity: &Identity, declared: Arc<Introspection>) {
@@ -160,7 +179,10 @@ mod tests {
     use super::*;
 
     fn identity(number: u8) -> Identity {
-        Identity::new("acme".parse().unwrap(), crate::identity::DeviceId::from_bytes([number; 16]))
+        Identity::new(
+            "acme".parse().unwrap(),
+            crate::identity::DeviceId::from_bytes([number; 16]),
+        )
     }
 
     fn declared(name: &str) -> Arc<Introspection> {
@@ -177,7 +199,10 @@ mod tests {
         assert_eq!(devices.entry(&identity(1)).stamp(at(1001)), at(1002));
         devices.entry(&identity(2));
         devices.trim();
-        assert!(devices.get_mut(&identity(1)).is_none(), "it was used before the other");
+        assert!(
+            devices.get_mut(&identity(1)).is_none(),
+            "it was used before the other"
+        );
         assert_eq!(devices.entry(&identity(1)).stamp(at(10)), at(1003));
     }
 

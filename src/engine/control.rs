@@ -31,7 +31,10 @@ pub(super) fn judge(topic: ControlTopic<'_>) -> Result<Accepted, Refusal> {
 }
 
 /// Judges a capabilities message: its format of purge lists is to be kept here.
-#[expect(clippy::unnecessary_wraps, reason = "bad capabilities are to be refused here")]
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "bad capabilities are to be refused here"
+)]
 pub(super) fn capabilities(_target: &Target<'_>) -> Result<Accepted, Refusal> {
     Ok(Accepted::default())
 }

@@ -49,7 +49,14 @@ pub(super) fn judge(
         }
         (InterfaceType::Datastream, Content::Value(value)) => {
             let value_at = value_time(target.at, mapping, &envelope)?;
-            sample(target.at, interface, path, value, value_at, installed.retention(mapping))
+            sample(
+                target.at,
+                interface,
+                path,
+                value,
+                value_at,
+                installed.retention(mapping),
+            )
         }
         (InterfaceType::Properties, Content::Value(value)) => Effect::SetProperty {
             interface: interface.key().clone(),
@@ -57,9 +64,10 @@ pub(super) fn judge(
             value,
             at: target.at,
         },
-        (InterfaceType::Properties, Content::Unset) => {
-            Effect::UnsetProperty { interface: interface.key().clone(), path: Arc::from(path) }
-        }
+        (InterfaceType::Properties, Content::Unset) => Effect::UnsetProperty {
+            interface: interface.key().clone(),
+            path: Arc::from(path),
+        },
     };
     Ok(effect.into())
 }
@@ -76,7 +84,10 @@ fn resolve<'i>(
         .version(name)
         .ok_or_else(|| fault("the interface is not in the introspection".into()))?;
     let interface = installed.get(name, version.major).ok_or_else(|| {
-        fault(format!("major version {} is not installed in the realm", version.major))
+        fault(format!(
+            "major version {} is not installed in the realm",
+            version.major
+        ))
     })?;
     Ok(interface)
 }
@@ -103,7 +114,10 @@ fn object<'i, 'p>(
     let envelope = payload::decode(payload)?;
     let content = envelope.object(interface)?;
     // an interface has mappings, and those of an object agree in all that is asked of them here
-    let mapping = interface.mappings().first().ok_or(PathError::MappingNotFound)?;
+    let mapping = interface
+        .mappings()
+        .first()
+        .ok_or(PathError::MappingNotFound)?;
     Ok((mapping, content, envelope))
 }
 
@@ -114,8 +128,14 @@ fn value_time(
     mapping: &Mapping,
     envelope: &Envelope<'_>,
 ) -> Result<Timestamp, Refusal> {
-    let explicit = if mapping.explicit_timestamp { envelope.timestamp()? } else { None };
-    Ok(explicit.or_else(|| Timestamp::from_millis(at.as_millis())).unwrap_or(at))
+    let explicit = if mapping.explicit_timestamp {
+        envelope.timestamp()?
+    } else {
+        None
+    };
+    Ok(explicit
+        .or_else(|| Timestamp::from_millis(at.as_millis()))
+        .unwrap_or(at))
 }
 
 fn sample(

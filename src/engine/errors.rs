@@ -101,9 +101,7 @@ impl DeviceError {
     pub const fn counts(self) -> bool {
         !matches!(
             self,
-            Self::UnsetOnDatastream
-                | Self::UnsetNotAllowed
-                | Self::InternalError
+            Self::UnsetOnDatastream | Self::UnsetNotAllowed | Self::InternalError
         )
     }
 
@@ -154,12 +152,18 @@ pub(super) struct Refusal {
 impl Refusal {
     /// A refusal that its name explains.
     pub(super) const fn new(error: DeviceError) -> Self {
-        Self { error, detail: None }
+        Self {
+            error,
+            detail: None,
+        }
     }
 
     /// A refusal with an explanation for people.
     pub(super) fn because(error: DeviceError, detail: impl std::fmt::Display) -> Self {
-        Self { error, detail: Some(detail.to_string()) }
+        Self {
+            error,
+            detail: Some(detail.to_string()),
+        }
     }
 
     /// The row of this refusal. Long texts are cut, the payload to its first
@@ -208,7 +212,10 @@ mod tests {
             .into_iter()
             .filter(|error| error.then() == AfterRefusal::Continue)
             .collect();
-        assert_eq!(forgiven, [DeviceError::UnsetOnDatastream, DeviceError::InternalError]);
+        assert_eq!(
+            forgiven,
+            [DeviceError::UnsetOnDatastream, DeviceError::InternalError]
+        );
     }
 
     #[test]

@@ -22,7 +22,11 @@ pub(super) struct Health {
 
 impl Health {
     pub(super) fn new(clock: SharedClock, counters: Arc<EngineCounters>) -> Self {
-        Self { clock, counters, last_line: Mutex::new(None) }
+        Self {
+            clock,
+            counters,
+            last_line: Mutex::new(None),
+        }
     }
 
     /// The store did not do `what`, and it will be tried again.
@@ -41,7 +45,10 @@ impl Health {
     /// The store took a commit.
     pub(super) fn succeeded(&self) {
         if !self.counters.set_store_available(true) {
-            *self.last_line.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *self
+                .last_line
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = None;
             tracing::info!("the store is available again");
         }
     }
@@ -49,7 +56,10 @@ impl Health {
     /// Whether enough time has passed since the last line of this kind; if so it starts anew.
     pub(super) fn line_is_due(&self) -> bool {
         let now = self.clock.now();
-        let mut last = self.last_line.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self
+            .last_line
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let due = last.is_none_or(|last| now.duration_since(last) >= LINE_INTERVAL);
         if due {
             *last = Some(now);

@@ -100,7 +100,11 @@ enum Source {
 
 impl Bounds {
     pub(super) fn new(limits: IntakeLimits, counters: Arc<EngineCounters>) -> Self {
-        Self(Arc::new(Shared { limits, counters, state: Mutex::default() }))
+        Self(Arc::new(Shared {
+            limits,
+            counters,
+            state: Mutex::default(),
+        }))
     }
 
     /// Waits until a message of so many bytes has room: in the device's own window, or else in the
@@ -119,7 +123,10 @@ impl Bounds {
             state.enqueue(identity, bytes)
         };
         self.0.counters.intake_waiting.add(1);
-        let _line = InLine { bounds: self, ticket };
+        let _line = InLine {
+            bounds: self,
+            ticket,
+        };
         // the sender is dropped only by this future's own `InLine`
         match granted.await {
             Ok(room) => room,
@@ -130,7 +137,12 @@ impl Bounds {
     fn room(&self, identity: Identity, bytes: usize, source: Source) -> Room {
         self.0.counters.intake_messages.add(1);
         self.0.counters.intake_bytes.add(bytes as u64);
-        Room { bounds: self.clone(), identity, bytes, source }
+        Room {
+            bounds: self.clone(),
+            identity,
+            bytes,
+            source,
+        }
     }
 
     /// Gives room back and serves who can be served by it.
@@ -167,7 +179,8 @@ impl Bounds {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.bounds.give_back(&self.identity, self.bytes, self.source);
+        self.bounds
+            .give_back(&self.identity, self.bytes, self.source);
     }
 }
 
@@ -182,7 +195,9 @@ impl Drop for InLine<'_> {
         self.bounds.0.counters.intake_waiting.sub(1);
         let mut state = self.bounds.lock();
         // none: it was served
-        let Some(waiting) = state.waiting.remove(&self.ticket) else { return };
+        let Some(waiting) = state.waiting.remove(&self.ticket) else {
+            return;
+        };
         if let Some(window) = state.windows.get_mut(&waiting.identity) {
             window.tickets.retain(|ticket| *ticket != self.ticket);
         }
@@ -193,17 +208,15 @@ impl Drop for InLine<'_> {
 
 impl State {
     /// Room that is there now, unless somebody waits for the same.
-    fn take(
-        &mut self,
-        limits: &IntakeLimits,
-        identity: &Identity,
-        bytes: usize,
-    ) -> Option<Source> {
+    fn take(&mut self, limits: &IntakeLimits, identity: &Identity, bytes: usize) -> Option<Source> {
         let nobody_waits = self.waiting.is_empty();
         match self.windows.get_mut(identity) {
             None => {
                 let used = Amount { messages: 1, bytes };
-                let window = Window { used, tickets: VecDeque::new() };
+                let window = Window {
+                    used,
+                    tickets: VecDeque::new(),
+                };
                 self.windows.insert(identity.clone(), window);
                 Some(Source::Window)
             }
@@ -224,8 +237,19 @@ impl State {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let (grant, granted) = oneshot::channel();
-        self.waiting.insert(ticket, Waiting { identity: identity.clone(), bytes, grant });
-        self.windows.entry(identity.clone()).or_default().tickets.push_back(ticket);
+        self.waiting.insert(
+            ticket,
+            Waiting {
+                identity: identity.clone(),
+                bytes,
+                grant,
+            },
+        );
+        self.windows
+            .entry(identity.clone())
+            .or_default()
+            .tickets
+            .push_back(ticket);
         (granted, ticket)
     }
 
@@ -314,8 +338,12 @@ mod tests {
     use super::*;
     use crate::identity::DeviceId;
 
-    const LIMITS: IntakeLimits =
-        IntakeLimits { window_messages: 2, window_bytes: 100, shared_messages: 3, shared_bytes: 50 };
+    const LIMITS: IntakeLimits = IntakeLimits {
+        window_messages: 2,
+        window_bytes: 100,
+        shared_messages: 3,
+        shared_bytes: 50,
+    };
 
     fn bounds() -> Bounds {
         Bounds::new(LIMITS, Arc::default())
@@ -334,7 +362,10 @@ mod tests {
     /// The room, if it is there without waiting any longer.
     fn now(reserving: &mut Reserving<'_>) -> Option<Room> {
         let waker = std::task::Waker::noop();
-        match reserving.as_mut().poll(&mut std::task::Context::from_waker(waker)) {
+        match reserving
+            .as_mut()
+            .poll(&mut std::task::Context::from_waker(waker))
+        {
             Poll::Ready(room) => Some(room),
             Poll::Pending => None,
         }
@@ -361,10 +392,16 @@ mod tests {
         let bounds = bounds();
         let _window = taken(&bounds, 1, 100);
         let _pool = taken(&bounds, 1, 50);
-        assert!(now(&mut reserve(&bounds, 1, 1)).is_none(), "no bytes are left");
+        assert!(
+            now(&mut reserve(&bounds, 1, 1)).is_none(),
+            "no bytes are left"
+        );
         let _rest: Vec<_> = (0..2).map(|_| taken(&bounds, 1, 0)).collect();
         let _last = taken(&bounds, 1, 0);
-        assert!(now(&mut reserve(&bounds, 1, 0)).is_none(), "no messages are left");
+        assert!(
+            now(&mut reserve(&bounds, 1, 0)).is_none(),
+            "no messages are left"
+        );
     }
 
     #[test]
@@ -425,7 +462,11 @@ mod tests {
         assert_eq!(state.shared, Amount::default());
         drop(state);
         let counters = &bounds.0.counters;
-        let gauges = [&counters.intake_messages, &counters.intake_bytes, &counters.intake_waiting];
-        assert_eq!(gauges.map(|gauge| gauge.get()), [0, 0, 0]);
+        let gauges = [
+            &counters.intake_messages,
+            &counters.intake_bytes,
+            &counters.intake_waiting,
+        ];
+        assert_eq!(gauges.map(crate::engine::Gauge::get), [0, 0, 0]);
     }
 }

@@ -54,7 +54,10 @@ impl RealmInterfaces {
 
     fn insert(&mut self, interface: Arc<Interface>) {
         let name = Arc::clone(&interface.key().name);
-        self.by_name.entry(name).or_default().insert(interface.major(), interface);
+        self.by_name
+            .entry(name)
+            .or_default()
+            .insert(interface.major(), interface);
     }
 
     fn remove(&mut self, key: &InterfaceKey) {
@@ -69,7 +72,9 @@ impl RealmInterfaces {
     /// Refuses a key that is installed, or a name that another one is taken for.
     fn check_free(&self, name: &str, major: u32) -> Result<(), InterfaceChangeError> {
         if let Some(installed) = self.get(name, major) {
-            return Err(InterfaceChangeError::AlreadyInstalled(installed.key().clone()));
+            return Err(InterfaceChangeError::AlreadyInstalled(
+                installed.key().clone(),
+            ));
         }
         match self.by_name.keys().find(|other| names_collide(name, other)) {
             Some(other) => Err(InterfaceChangeError::NameCollision(Arc::clone(other))),
@@ -146,7 +151,13 @@ impl Interfaces {
         counters: Arc<EngineCounters>,
         tracker: TaskTracker,
     ) -> Self {
-        Self { store, counters, tracker, realms: ArcSwap::default(), changes: Mutex::new(()) }
+        Self {
+            store,
+            counters,
+            tracker,
+            realms: ArcSwap::default(),
+            changes: Mutex::new(()),
+        }
     }
 
     /// Reads everything anew from the store. A row that cannot be compiled is left out, with an
@@ -164,7 +175,10 @@ impl Interfaces {
         for row in self.store.interfaces().await? {
             match Interface::parse(row.document.as_bytes()) {
                 Ok(interface) => {
-                    realms.entry(row.realm).or_default().insert(Arc::new(interface));
+                    realms
+                        .entry(row.realm)
+                        .or_default()
+                        .insert(Arc::new(interface));
                 }
                 Err(error) => tracing::error!(
                     realm = %row.realm,
@@ -174,7 +188,10 @@ impl Interfaces {
                 ),
             }
         }
-        let realms = realms.into_iter().map(|(name, realm)| (name, Arc::new(realm))).collect();
+        let realms = realms
+            .into_iter()
+            .map(|(name, realm)| (name, Arc::new(realm)))
+            .collect();
         self.realms.store(Arc::new(realms));
         Ok(())
     }
@@ -195,7 +212,11 @@ impl Interfaces {
     #[must_use]
     pub fn majors(&self, realm: &RealmName, name: &str) -> Vec<u32> {
         let realm = self.of_realm(realm);
-        realm.by_name.get(name).map(|majors| majors.keys().copied().collect()).unwrap_or_default()
+        realm
+            .by_name
+            .get(name)
+            .map(|majors| majors.keys().copied().collect())
+            .unwrap_or_default()
     }
 
     /// The names of the installed interfaces, sorted.
@@ -210,7 +231,12 @@ impl Interfaces {
     #[must_use]
     pub fn all(&self, realm: &RealmName) -> Vec<Arc<Interface>> {
         let realm = self.of_realm(realm);
-        let mut all: Vec<_> = realm.by_name.values().flat_map(BTreeMap::values).cloned().collect();
+        let mut all: Vec<_> = realm
+            .by_name
+            .values()
+            .flat_map(BTreeMap::values)
+            .cloned()
+            .collect();
         all.sort_unstable_by(|one, other| one.key().cmp(other.key()));
         all
     }
@@ -230,7 +256,8 @@ impl Interfaces {
         audit: AuditEntry,
     ) -> Result<Arc<Interface>, InterfaceChangeError> {
         let (this, realm, document) = (Arc::clone(self), realm.clone(), document.clone());
-        self.detached(async move { this.do_install(&realm, &document, audit).await }).await
+        self.detached(async move { this.do_install(&realm, &document, audit).await })
+            .await
     }
 
     /// Replaces an interface by a newer minor. Live when the call returns.
@@ -251,7 +278,8 @@ impl Interfaces {
     ) -> Result<Arc<Interface>, InterfaceChangeError> {
         let (this, realm, document) = (Arc::clone(self), realm.clone(), document.clone());
         let key = key.clone();
-        self.detached(async move { this.do_update(&realm, &key, &document, audit).await }).await
+        self.detached(async move { this.do_update(&realm, &key, &document, audit).await })
+            .await
     }
 
     /// Removes an interface of major 0 with all data on it.
@@ -269,7 +297,8 @@ impl Interfaces {
         audit: AuditEntry,
     ) -> Result<(), InterfaceChangeError> {
         let (this, realm, key) = (Arc::clone(self), realm.clone(), key.clone());
-        self.detached(async move { this.do_delete(&realm, &key, audit).await }).await
+        self.detached(async move { this.do_delete(&realm, &key, audit).await })
+            .await
     }
 
     /// A realm was made, or its settings were changed: its retention counts from now on.
@@ -304,7 +333,11 @@ impl Interfaces {
         audit: AuditEntry,
     ) -> Result<Arc<Interface>, InterfaceChangeError> {
         let _one_at_a_time = self.changes.lock().await;
-        let row = self.store.realm(realm).await?.ok_or(InterfaceChangeError::RealmNotFound)?;
+        let row = self
+            .store
+            .realm(realm)
+            .await?
+            .ok_or(InterfaceChangeError::RealmNotFound)?;
         let installed = self.of_realm(realm);
         let interface = Interface::from_json(document);
         if let Err(InvalidInterface::Overlap(_)) = &interface
@@ -317,12 +350,15 @@ impl Interfaces {
         interface.check_retention(row.datastream_maximum_storage_retention)?;
         installed.check_free(interface.name(), interface.major())?;
         let change = Change::InstallInterface(to_row(realm, &interface));
-        self.store.apply(change, audit).await.map_err(|error| match error {
-            StoreError::Conflict(Subject::Interface) => {
-                InterfaceChangeError::AlreadyInstalled(interface.key().clone())
-            }
-            other => other.into(),
-        })?;
+        self.store
+            .apply(change, audit)
+            .await
+            .map_err(|error| match error {
+                StoreError::Conflict(Subject::Interface) => {
+                    InterfaceChangeError::AlreadyInstalled(interface.key().clone())
+                }
+                other => other.into(),
+            })?;
         Ok(self.publish(realm, interface))
     }
 
@@ -355,7 +391,10 @@ impl Interfaces {
         let interface = interface?;
         check_update(current(interface.name(), interface.major())?, &interface)?;
         let change = Change::UpdateInterface(to_row(realm, &interface));
-        self.store.apply(change, audit).await.map_err(|error| not_installed(error, key))?;
+        self.store
+            .apply(change, audit)
+            .await
+            .map_err(|error| not_installed(error, key))?;
         Ok(self.publish(realm, interface))
     }
 
@@ -377,7 +416,10 @@ impl Interfaces {
         }
         // triggers that refer to it are to be asked for here
         let change = Change::DeleteInterface(realm.clone(), key.clone());
-        self.store.apply(change, audit).await.map_err(|error| not_installed(error, key))?;
+        self.store
+            .apply(change, audit)
+            .await
+            .map_err(|error| not_installed(error, key))?;
         self.change(realm, |installed| installed.remove(key));
         Ok(())
     }

@@ -10,9 +10,8 @@ use crate::{interface::Introspection, store::Effect};
 
 /// Judges an introspection. Whether the interfaces are installed is not asked.
 pub(super) fn judge(target: &Target<'_>) -> Result<Accepted, Refusal> {
-    let invalid = |why: &dyn std::fmt::Display| {
-        Refusal::because(DeviceError::InvalidIntrospection, why)
-    };
+    let invalid =
+        |why: &dyn std::fmt::Display| Refusal::because(DeviceError::InvalidIntrospection, why);
     let declared = Introspection::parse(target.payload).map_err(|error| invalid(&error))?;
     Ok(Accepted {
         effects: vec![Effect::SetIntrospection(declared.clone())],

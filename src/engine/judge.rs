@@ -58,7 +58,10 @@ pub(super) struct Accepted {
 
 impl From<Effect> for Accepted {
     fn from(effect: Effect) -> Self {
-        Self { effects: vec![effect], declared: None }
+        Self {
+            effects: vec![effect],
+            declared: None,
+        }
     }
 }
 
@@ -82,13 +85,19 @@ pub(super) fn judge<'m>(
         (None, Some(DeviceTopic::Introspection)) => introspection::judge(target),
         (None, Some(DeviceTopic::Capabilities)) => control::capabilities(target),
         (None, Some(DeviceTopic::Control(topic))) => control::judge(topic),
-        (None, Some(DeviceTopic::Data { interface, path })) => {
-            data::judge(target, interface, path, introspection, installed, &mut about)
-        }
+        (None, Some(DeviceTopic::Data { interface, path })) => data::judge(
+            target,
+            interface,
+            path,
+            introspection,
+            installed,
+            &mut about,
+        ),
         // the broker lets no such message through
-        (None, None) => {
-            Err(Refusal::because(DeviceError::InternalError, "topic of another device"))
-        }
+        (None, None) => Err(Refusal::because(
+            DeviceError::InternalError,
+            "topic of another device",
+        )),
     };
     Verdict { about, result }
 }
@@ -100,5 +109,10 @@ fn about(topic: Option<DeviceTopic<'_>>, payload_bytes: usize) -> About<'_> {
         _ => (None, None),
     };
     let names = interface.map_or(0, str::len) + path.map_or(0, str::len);
-    About { interface, path, key: None, bytes: (payload_bytes + names) as u64 }
+    About {
+        interface,
+        path,
+        key: None,
+        bytes: (payload_bytes + names) as u64,
+    }
 }

@@ -34,13 +34,28 @@ use crate::{
 #[derive(Debug)]
 pub(super) enum Work {
     /// A message, with its room in the intake.
-    Message { room: Permit, message: InboundMessage },
+    Message {
+        room: Permit,
+        message: InboundMessage,
+    },
     /// PUBREL: the receipt goes.
-    Settle { identity: Identity, receipt: Receipt, ack: Ack },
+    Settle {
+        identity: Identity,
+        receipt: Receipt,
+        ack: Ack,
+    },
     /// A session was erased.
-    Forget { identity: Identity, epoch: SessionEpoch },
+    Forget {
+        identity: Identity,
+        epoch: SessionEpoch,
+    },
     /// A device is connected; `done` is told once that is durable.
-    Connected { identity: Identity, ip: Option<IpAddr>, at: Timestamp, done: oneshot::Sender<()> },
+    Connected {
+        identity: Identity,
+        ip: Option<IpAddr>,
+        at: Timestamp,
+        done: oneshot::Sender<()>,
+    },
     /// It is not any more.
     Disconnected {
         identity: Identity,
@@ -49,7 +64,10 @@ pub(super) enum Work {
         done: oneshot::Sender<()>,
     },
     /// A write of the API.
-    Run { unit: Box<Unit>, answer: oneshot::Sender<Result<Committed, StoreError>> },
+    Run {
+        unit: Box<Unit>,
+        answer: oneshot::Sender<Result<Committed, StoreError>>,
+    },
     /// The device may have changed outside the lane.
     Refresh { identity: Identity },
     /// Told once everything before it is committed and released.
@@ -66,7 +84,10 @@ impl Weight for Work {
 }
 
 /// What is judged at once before other tasks get their turn.
-const TAKE: TakeLimits = TakeLimits { items: 256, bytes: 4 * 1024 * 1024 };
+const TAKE: TakeLimits = TakeLimits {
+    items: 256,
+    bytes: 4 * 1024 * 1024,
+};
 
 /// Devices that are read from the store at the same time.
 const LOADS_AT_ONCE: usize = 16;
@@ -108,6 +129,8 @@ impl Lane {
                 self.handle(work);
             }
             self.devices.trim();
+            // a long line must not keep a worker thread to itself
+            tokio::task::yield_now().await;
         }
     }
 
@@ -176,7 +199,10 @@ impl Lane {
 
     /// A caller of the API is told at once that the store is down, and nothing is written later.
     fn refuse_runs(&self) {
-        for work in self.arrivals.extract(|work| matches!(work, Work::Run { .. })) {
+        for work in self
+            .arrivals
+            .extract(|work| matches!(work, Work::Run { .. }))
+        {
             if let Work::Run { answer, .. } = work {
                 drop(answer.send(Err(super::unavailable())));
             }
@@ -186,23 +212,41 @@ impl Lane {
     fn handle(&mut self, work: Work) {
         let judged = match work {
             Work::Message { room, message } => self.message(room, message),
-            Work::Settle { identity, receipt, ack } => {
-                Judged::new(unit(identity, vec![Effect::RemoveReceipt(receipt)]), End::Settled(ack))
-            }
+            Work::Settle {
+                identity,
+                receipt,
+                ack,
+            } => Judged::new(
+                unit(identity, vec![Effect::RemoveReceipt(receipt)]),
+                End::Settled(ack),
+            ),
             Work::Forget { identity, epoch } => {
                 self.unpoison(&identity, Some(epoch));
                 let effect = Effect::ForgetReceipts { epoch: epoch.0 };
                 Judged::new(unit(identity, vec![effect]), End::Nothing)
             }
-            Work::Connected { identity, ip, at, done } => {
+            Work::Connected {
+                identity,
+                ip,
+                at,
+                done,
+            } => {
                 self.unpoison(&identity, None);
                 self.devices.refresh(&identity);
                 let effect = Effect::Connected { at, ip };
                 Judged::new(unit(identity, vec![effect]), End::Told(done))
             }
-            Work::Disconnected { identity, reason, at, done } => {
+            Work::Disconnected {
+                identity,
+                reason,
+                at,
+                done,
+            } => {
                 self.unpoison(&identity, None);
-                let effect = Effect::Disconnected { at, reason: reason.to_owned() };
+                let effect = Effect::Disconnected {
+                    at,
+                    reason: reason.to_owned(),
+                };
                 Judged::new(unit(identity, vec![effect]), End::Told(done))
             }
             Work::Run { unit, answer } => self.run_unit(*unit, answer),
@@ -243,7 +287,11 @@ impl Lane {
     fn message(&mut self, room: Permit, message: InboundMessage) -> Judged {
         let bytes = message.payload.len() + message.topic.len();
         let Some((at, introspection)) = self.admit(&message) else {
-            return Judged::without_unit(End::Dropped { ack: message.ack, room }).weighing(bytes);
+            return Judged::without_unit(End::Dropped {
+                ack: message.ack,
+                room,
+            })
+            .weighing(bytes);
         };
         let target = Target {
             identity: &message.identity,
@@ -254,8 +302,9 @@ impl Lane {
         };
         // one snapshot for the whole message
         let installed = self.interfaces.of_realm(&message.identity.realm);
-        let Verdict { about, result } =
-            guarded(&message.identity, || judge::judge(&target, &introspection, &installed));
+        let Verdict { about, result } = guarded(&message.identity, || {
+            judge::judge(&target, &introspection, &installed)
+        });
         let receipt = receipt_of(&message);
         let (effects, counted, outcome, error, pin) = match result {
             Ok(Accepted { effects, declared }) => {
@@ -270,13 +319,26 @@ impl Lane {
                 if then == AfterRefusal::CleanKick {
                     effects.push(Effect::PendingEmptyCache(true));
                 }
-                let outcome = Outcome::Refused { reason: error.reason(), then };
+                let outcome = Outcome::Refused {
+                    reason: error.reason(),
+                    then,
+                };
                 (effects, error.counts(), outcome, Some(error), None)
             }
         };
         let counted = counted.then_some((about.key, about.bytes));
-        let unit = Unit { identity: message.identity, receipt, effects, counted };
-        let end = End::Message { ack: message.ack, room, outcome, error };
+        let unit = Unit {
+            identity: message.identity,
+            receipt,
+            effects,
+            counted,
+        };
+        let end = End::Message {
+            ack: message.ack,
+            room,
+            outcome,
+            error,
+        };
         Judged::new(unit, end).pinned(pin).weighing(bytes)
     }
 
@@ -285,7 +347,8 @@ impl Lane {
     fn admit(&mut self, message: &InboundMessage) -> Option<(Timestamp, Arc<Introspection>)> {
         let device = self.devices.get_mut(&message.identity)?;
         let introspection = Arc::clone(device.introspection()?);
-        if device.poisoned == Some(message.session) {
+        // the will of a kicked session is none of what was sent behind the refused message
+        if device.poisoned == Some(message.session) && message.ack.is_owed() {
             return None;
         }
         Some((device.stamp(message.received_at), introspection))
@@ -310,12 +373,22 @@ impl Lane {
 
 /// A unit that counts as no message.
 const fn unit(identity: Identity, effects: Vec<Effect>) -> Unit {
-    Unit { identity, receipt: None, effects, counted: None }
+    Unit {
+        identity,
+        receipt: None,
+        effects,
+        counted: None,
+    }
 }
 
 fn receipt_of(message: &InboundMessage) -> Option<Receipt> {
-    let delivery = message.delivery.filter(|delivery| delivery.qos == QoS::ExactlyOnce)?;
-    Some(Receipt { epoch: message.session.0, packet_id: delivery.packet_id.get() })
+    let delivery = message
+        .delivery
+        .filter(|delivery| delivery.qos == QoS::ExactlyOnce)?;
+    Some(Receipt {
+        epoch: message.session.0,
+        packet_id: delivery.packet_id.get(),
+    })
 }
 
 /// Runs a judgement; should it panic, which is a bug, that message alone is refused.
@@ -326,7 +399,27 @@ fn guarded<'m>(identity: &Identity, judge: impl FnOnce() -> Verdict<'m>) -> Verd
             device_id = %identity.device,
             "judging a message panicked; the message is refused"
         );
-        let refusal = Refusal::because(DeviceError::InternalError, "the message could not be judged");
-        Verdict { about: About::default(), result: Err(refusal) }
+        let refusal = Refusal::because(
+            DeviceError::InternalError,
+            "the message could not be judged",
+        );
+        Verdict {
+            about: About::default(),
+            result: Err(refusal),
+        }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_in_judging_refuses_that_message() {
+        let identity = "acme/Zm9vYmFyYmF6cXV4MTIzNA".parse().unwrap();
+        let Verdict { result, .. } = guarded(&identity, || panic!("on purpose"));
+        let refusal = result.unwrap_err();
+        assert_eq!(refusal.error, DeviceError::InternalError);
+        assert_eq!(refusal.error.then(), AfterRefusal::Continue);
+    }
 }

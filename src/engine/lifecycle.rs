@@ -17,7 +17,12 @@ impl LifecycleSink for Engine {
     async fn connected(&self, identity: &Identity, peer: Option<IpAddr>, at: Timestamp) {
         let (done, told) = oneshot::channel();
         let identity = identity.clone();
-        let work = Work::Connected { identity: identity.clone(), ip: peer, at, done };
+        let work = Work::Connected {
+            identity: identity.clone(),
+            ip: peer,
+            at,
+            done,
+        };
         self.push(&identity, work);
         // an error: the engine is closed
         drop(told.await);
@@ -27,7 +32,12 @@ impl LifecycleSink for Engine {
         let (done, told) = oneshot::channel();
         let identity = identity.clone();
         let reason = reason.as_str();
-        let work = Work::Disconnected { identity: identity.clone(), reason, at, done };
+        let work = Work::Disconnected {
+            identity: identity.clone(),
+            reason,
+            at,
+            done,
+        };
         self.push(&identity, work);
         drop(told.await);
     }

@@ -132,7 +132,9 @@ impl Engine {
             Interfaces::new(Arc::clone(&store), Arc::clone(&counters), tracker.clone());
         let interfaces = Arc::new(interfaces);
         interfaces.load().await?;
-        let lanes = (0..settings.lanes.get()).map(|_| Arc::new(Queue::new())).collect();
+        let lanes = (0..settings.lanes.get())
+            .map(|_| Arc::new(Queue::new()))
+            .collect();
         let engine = Arc::new(Self {
             health: Arc::new(Health::new(Arc::clone(&clock), Arc::clone(&counters))),
             bounds: Bounds::new(settings.intake, Arc::clone(&counters)),
@@ -204,14 +206,25 @@ impl Engine {
     pub async fn run(&self, unit: Unit) -> Result<Committed, StoreError> {
         let (answer, answered) = oneshot::channel();
         let identity = unit.identity.clone();
-        self.push(&identity, Work::Run { unit: Box::new(unit), answer });
+        self.push(
+            &identity,
+            Work::Run {
+                unit: Box::new(unit),
+                answer,
+            },
+        );
         answered.await.unwrap_or_else(|_| Err(unavailable()))
     }
 
     /// Tells the lane that a device was changed otherwise than through it (registered again,
     /// deleted), so that its introspection is read again.
     pub fn refresh_device(&self, identity: &Identity) {
-        self.push(identity, Work::Refresh { identity: identity.clone() });
+        self.push(
+            identity,
+            Work::Refresh {
+                identity: identity.clone(),
+            },
+        );
     }
 
     /// Waits until everything that was submitted before is committed and released.
@@ -229,8 +242,9 @@ impl Engine {
         }
     }
 
-    /// Takes nothing more, and waits until what was taken is committed and released. While the
-    /// store is down that takes for ever: put a limit on it, then [`abandon`](Self::abandon).
+    /// Takes nothing more, and waits until what was taken is committed and released. The broker is
+    /// closed before, since presence goes through the lanes too. While the store is down this takes
+    /// for ever: put a limit on it, then [`abandon`](Self::abandon).
     pub async fn close(&self) {
         for lane in &self.lanes {
             lane.close();
@@ -270,20 +284,44 @@ impl Intake for Engine {
 
     fn submit(&self, permit: Permit, message: InboundMessage) {
         let identity = message.identity.clone();
-        self.push(&identity, Work::Message { room: permit, message });
+        self.push(
+            &identity,
+            Work::Message {
+                room: permit,
+                message,
+            },
+        );
     }
 
     fn settle(&self, identity: &Identity, epoch: SessionEpoch, packet_id: PacketId, ack: Ack) {
-        let receipt = Receipt { epoch: epoch.0, packet_id: packet_id.get() };
-        self.push(identity, Work::Settle { identity: identity.clone(), receipt, ack });
+        let receipt = Receipt {
+            epoch: epoch.0,
+            packet_id: packet_id.get(),
+        };
+        self.push(
+            identity,
+            Work::Settle {
+                identity: identity.clone(),
+                receipt,
+                ack,
+            },
+        );
     }
 
     fn forget(&self, identity: &Identity, epoch: SessionEpoch) {
-        self.push(identity, Work::Forget { identity: identity.clone(), epoch });
+        self.push(
+            identity,
+            Work::Forget {
+                identity: identity.clone(),
+                epoch,
+            },
+        );
     }
 }
 
 /// The answer to whom the store's own error went to somebody else.
 fn unavailable() -> StoreError {
-    StoreError::Unavailable(sqlx::Error::Io(std::io::Error::other("the store does not answer")))
+    StoreError::Unavailable(sqlx::Error::Io(std::io::Error::other(
+        "the store does not answer",
+    )))
 }

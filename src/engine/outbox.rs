@@ -15,7 +15,12 @@ impl Engine {
     pub async fn outbox_done(&self, row: &OutboxRow) -> Result<(), StoreError> {
         let effects = vec![Effect::RemoveOutbox { id: row.id }];
         let identity = row.identity.clone();
-        let unit = Unit { identity, receipt: None, effects, counted: None };
+        let unit = Unit {
+            identity,
+            receipt: None,
+            effects,
+            counted: None,
+        };
         match self.run(unit).await? {
             Committed::Done | Committed::Duplicate | Committed::NoDevice => {}
             Committed::Refused => {

@@ -40,8 +40,14 @@ const KEPT_CAPACITY: usize = 1024;
 
 impl<T: Weight> Queue<T> {
     pub(super) fn new() -> Self {
-        let state = State { items: VecDeque::new(), closed: false };
-        Self { state: Mutex::new(state), arrived: Notify::new() }
+        let state = State {
+            items: VecDeque::new(),
+            closed: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            arrived: Notify::new(),
+        }
     }
 
     /// Appends; gives the item back when the queue is closed.
@@ -82,7 +88,9 @@ impl<T: Weight> Queue<T> {
         if !state.items.iter().any(&wanted) {
             return Vec::new();
         }
-        let (taken, left) = std::mem::take(&mut state.items).into_iter().partition(wanted);
+        let (taken, left) = std::mem::take(&mut state.items)
+            .into_iter()
+            .partition(wanted);
         state.items = left;
         drop(state);
         Vec::from(taken)
@@ -130,7 +138,10 @@ mod tests {
         }
     }
 
-    const LIMITS: TakeLimits = TakeLimits { items: 3, bytes: 10 };
+    const LIMITS: TakeLimits = TakeLimits {
+        items: 3,
+        bytes: 10,
+    };
 
     #[tokio::test]
     async fn takes_what_is_there_up_to_its_limits_in_order() {

@@ -28,13 +28,18 @@ pub enum InhibitedDevices {
 impl DeviceRegistry for Engine {
     async fn admit(&self, identity: &Identity, certificate: Option<&PeerCertificate>) -> Admission {
         // a device that is kicked again and again is to be held off here
-        self.ask(identity, certificate).await.unwrap_or_else(|error| {
-            if self.health.line_is_due() {
-                let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "no device can be admitted: the store does not answer");
-            }
-            Admission::Unavailable
-        })
+        self.ask(identity, certificate)
+            .await
+            .unwrap_or_else(|error| {
+                if self.health.line_is_due() {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::error!(
+                        error,
+                        "no device can be admitted: the store does not answer"
+                    );
+                }
+                Admission::Unavailable
+            })
     }
 
     fn ownership(&self, realm: &RealmName, interface: &str, major: u32) -> Option<Ownership> {
@@ -66,7 +71,9 @@ impl Engine {
                 return Ok(Admission::Superseded);
             }
         }
-        Ok(Admission::Allowed { introspection: Arc::new(row.introspection) })
+        Ok(Admission::Allowed {
+            introspection: Arc::new(row.introspection),
+        })
     }
 }
 

@@ -10,7 +10,10 @@
 //! Topics are taken apart by [`DeviceTopic`] alone, which the engine's router uses too, so that the
 //! two never disagree about slashes. Nothing here recurses, and each call is linear in its topic.
 
-use super::Denial;
+use super::{
+    Denial,
+    topics::{filter_shape, is_valid_topic_name},
+};
 use crate::{
     identity::{ControlTopic, DeviceTopic, Identity},
     interface::{Introspection, Ownership},
@@ -116,10 +119,14 @@ impl Acl<'_> {
     /// # Errors
     /// When its topic is malformed or foreign: the CONNECT is refused.
     pub fn will(&self, topic: &str) -> Result<(), WillDenied> {
-        if !is_topic_name(topic) {
+        if !is_valid_topic_name(topic) {
             return Err(WillDenied::Malformed);
         }
-        if self.is_own(topic) { Ok(()) } else { Err(WillDenied::Foreign) }
+        if self.is_own(topic) {
+            Ok(())
+        } else {
+            Err(WillDenied::Foreign)
+        }
     }
 
     /// Judges one filter of a SUBSCRIBE. The introspection is not looked at: devices subscribe
@@ -128,9 +135,7 @@ impl Acl<'_> {
     /// # Errors
     /// When the filter is refused.
     pub fn subscribe(&self, filter: &str) -> Result<(), SubscribeDenied> {
-        if !is_topic_filter(filter) {
-            return Err(SubscribeDenied::Malformed);
-        }
+        let shape = filter_shape(filter).map_err(|_| SubscribeDenied::Malformed)?;
         let mut parts = filter.splitn(3, '/');
         let first = parts.next().unwrap_or_default();
         if first == "$share" {
@@ -140,7 +145,7 @@ impl Acl<'_> {
         if first != self.identity.realm.as_str() || second.parse() != Ok(self.identity.device) {
             return Err(SubscribeDenied::Foreign);
         }
-        if levels(filter) > self.levels_max {
+        if shape.levels > self.levels_max {
             return Err(SubscribeDenied::TooDeep);
         }
         Ok(())
@@ -175,33 +180,7 @@ fn owner(
     ownership(interface, version.major)
 }
 
-/// Whether `topic` can be the topic of a PUBLISH: not empty, no wildcard, no U+0000 [MQTT-3.3.2-2].
-#[must_use]
-pub fn is_topic_name(topic: &str) -> bool {
-    !topic.is_empty() && !topic.bytes().any(|byte| matches!(byte, b'+' | b'#' | 0))
-}
-
-/// Whether `filter` is a topic filter: wildcards fill a level, `#` the last one.
-#[must_use]
-pub fn is_topic_filter(filter: &str) -> bool {
-    if filter.is_empty() || filter.contains('\0') {
-        return false;
-    }
-    let mut levels = filter.split('/').peekable();
-    while let Some(level) = levels.next() {
-        let valid = match level {
-            "+" => true,
-            "#" => levels.peek().is_none(),
-            _ => !level.contains(['+', '#']),
-        };
-        if !valid {
-            return false;
-        }
-    }
-    true
-}
-
-/// Levels of a topic name or filter; never 0.
+/// Levels of a topic name; never 0.
 fn levels(topic: &str) -> usize {
     topic.bytes().filter(|byte| *byte == b'/').count() + 1
 }

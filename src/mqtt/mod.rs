@@ -82,6 +82,19 @@ pub enum Denial {
     UnexpectedControl,
 }
 
+impl Denial {
+    /// The name in metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InterfaceNotDeclared => "interface_not_declared",
+            Self::ServerOwned => "server_owned",
+            Self::InvalidPath => "invalid_path",
+            Self::UnexpectedControl => "unexpected_control",
+        }
+    }
+}
+
 /// What the engine decided about a message, once it is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {

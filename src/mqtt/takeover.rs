@@ -232,10 +232,11 @@ impl Claim {
     /// It is: what was said is found by the next call.
     pub async fn kicked(&self) -> DisconnectReason {
         let mut orders = self.orders.clone();
-        match orders.wait_for(|orders| orders.kick.is_some()).await {
-            Ok(orders) => orders.kick.unwrap_or(DisconnectReason::InternalError),
-            // the sender lives in the table as long as this claim does
-            Err(_) => std::future::pending().await,
+        let told = orders.wait_for(|orders| orders.kick.is_some()).await;
+        match told.ok().and_then(|orders| orders.kick) {
+            Some(reason) => reason,
+            // cannot be: the sender lives in the table as long as this claim does
+            None => std::future::pending().await,
         }
     }
 
@@ -257,22 +258,6 @@ impl Claim {
             }
         }
     }
-
-    /// Waits for the next introspection that an operator or the engine hands to this connection.
-    ///
-    /// # Cancel safety
-    /// It is: an introspection is taken by the call that returns it.
-    pub async fn introspection(&mut self) -> Arc<Introspection> {
-        loop {
-            if self.orders.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            let introspection = self.orders.borrow_and_update().introspection.clone();
-            if let Some(introspection) = introspection {
-                return introspection;
-            }
-        }
-    }
 }
 
 impl Drop for Claim {
@@ -288,5 +273,112 @@ impl Drop for Claim {
         drop(table);
         self.owners.0.live.fetch_sub(1, Ordering::Relaxed);
         self.gone.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+
+    fn device() -> Identity {
+        "acme/Zm9vYmFyYmF6cXV4MTIzNA".parse().expect("canonical")
+    }
+
+    #[tokio::test]
+    async fn a_new_claim_kicks_the_old_one_and_waits_until_it_is_gone() {
+        let (owners, device) = (Owners::default(), device());
+        let old = owners.claim(&device, None).await.expect("free");
+        let mut new = pinned(owners.claim(&device, None));
+        assert!(futures_util::poll!(new.as_mut()).is_pending());
+        assert_eq!(old.kicked().await, DisconnectReason::TakenOver);
+        assert_eq!(old.kicked().await, DisconnectReason::TakenOver, "is remembered");
+        assert!(futures_util::poll!(new.as_mut()).is_pending());
+        drop(old);
+        let new = new.await.expect("is the newest");
+        assert_eq!((owners.len(), owners.count_in_realm(&device.realm)), (1, 1));
+        drop(new);
+        assert_eq!((owners.len(), owners.count_in_realm(&device.realm)), (0, 0));
+    }
+
+    /// A pinned future, to be polled by hand.
+    fn pinned<F: Future>(future: F) -> std::pin::Pin<Box<F>> {
+        Box::pin(future)
+    }
+
+    #[tokio::test]
+    async fn the_newest_wins_and_those_before_it_are_turned_away() {
+        let (owners, device) = (Owners::default(), device());
+        let first = owners.claim(&device, None).await.expect("free");
+        let mut second = pinned(owners.claim(&device, None));
+        assert!(futures_util::poll!(second.as_mut()).is_pending());
+        let mut third = pinned(owners.claim(&device, None));
+        assert!(futures_util::poll!(third.as_mut()).is_pending());
+        drop(first);
+        let third = third.await.expect("is the newest");
+        assert_eq!(second.await.err(), Some(Outrun));
+        assert!(futures_util::poll!(pinned(third.kicked())).is_pending());
+    }
+
+    #[tokio::test]
+    async fn the_first_reason_of_a_kick_stands() {
+        let owners = Owners::default();
+        let claim = owners.claim(&device(), None).await.expect("free");
+        let gone = owners.tell_to_go(&device(), DisconnectReason::Inhibited).expect("is there");
+        assert!(owners.tell_to_go(&device(), DisconnectReason::Administrative).is_some());
+        assert_eq!(claim.kicked().await, DisconnectReason::Inhibited);
+        assert!(!gone.is_cancelled());
+        drop(claim);
+        assert!(gone.is_cancelled());
+        assert!(!owners.kick(&device(), DisconnectReason::Administrative).await);
+    }
+
+    #[tokio::test]
+    async fn an_introspection_reaches_the_connection_once_for_each_change() {
+        let owners = Owners::default();
+        let mut claim = owners.claim(&device(), None).await.expect("free");
+        assert!(futures_util::poll!(pinned(claim.order())).is_pending());
+        let introspection = Arc::new(Introspection::default());
+        owners.refresh_introspection(&device(), Arc::clone(&introspection));
+        let Order::Introspection(new) = claim.order().await else { panic!("stays") };
+        assert!(Arc::ptr_eq(&new, &introspection));
+        assert!(futures_util::poll!(pinned(claim.order())).is_pending());
+        owners.tell_to_go(&device(), DisconnectReason::Inhibited);
+        let Order::Leave(reason) = claim.order().await else { panic!("leaves") };
+        assert_eq!(reason, DisconnectReason::Inhibited);
+    }
+
+    /// The presence of a device as its connections tell it.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn fc_014_connected_and_disconnected_strictly_alternate_over_1000_takeovers() {
+        let (owners, tracker) = (Owners::default(), TaskTracker::new());
+        let events: Arc<Mutex<Vec<(&str, u32)>>> = Arc::default();
+        for number in 0..1_000 {
+            let (owners, events) = (owners.clone(), Arc::clone(&events));
+            tracker.spawn(async move {
+                let Ok(claim) = owners.claim(&device(), None).await else { return };
+                events.lock().unwrap().push(("connected", number));
+                claim.kicked().await;
+                tokio::task::yield_now().await;
+                events.lock().unwrap().push(("disconnected", number));
+                drop(claim);
+            });
+        }
+        // whoever won in the end stays connected until it is told to go
+        while owners.is_empty() || tracker.len() > 1 {
+            tokio::task::yield_now().await;
+        }
+        assert!(owners.kick(&device(), DisconnectReason::Administrative).await);
+        tracker.close();
+        tracker.wait().await;
+        let events = events.lock().unwrap();
+        assert!(events.len() >= 2 && events.len().is_multiple_of(2));
+        for pair in events.chunks(2) {
+            assert_eq!((pair[0].0, pair[1].0), ("connected", "disconnected"));
+            assert_eq!(pair[0].1, pair[1].1, "one connection at a time");
+        }
     }
 }

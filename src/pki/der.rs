@@ -1,4 +1,7 @@
-//! The few pieces of DER that are written by hand (X.690 section 8.1): tag, length, value.
+//! The few pieces of DER that are written and taken apart by hand (X.690 section 8.1): tag, length,
+//! value.
+
+use x509_parser::prelude::FromDer as _;
 
 /// `SEQUENCE`.
 pub(super) const SEQUENCE: u8 = 0x30;
@@ -27,6 +30,25 @@ pub(super) fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
         der.extend_from_slice(part);
     }
     der
+}
+
+/// The elements of a `SEQUENCE`, each whole.
+pub(super) fn fields_of(sequence: &[u8]) -> Option<Vec<&[u8]>> {
+    let (_, mut rest) = header_and_value(sequence)?;
+    let mut fields = Vec::new();
+    while !rest.is_empty() {
+        let (length, _) = header_and_value(rest)?;
+        let (field, after) = rest.split_at_checked(length)?;
+        fields.push(field);
+        rest = after;
+    }
+    Some(fields)
+}
+
+/// The whole length of the first element, and its value.
+pub(super) fn header_and_value(der: &[u8]) -> Option<(usize, &[u8])> {
+    let (rest, any) = x509_parser::asn1_rs::Any::from_der(der).ok()?;
+    Some((der.len() - rest.len(), any.data))
 }
 
 #[cfg(test)]

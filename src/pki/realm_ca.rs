@@ -12,16 +12,13 @@ use rcgen::{
     SerialNumber, SigningKey as _,
 };
 use ring::rand::{SecureRandom as _, SystemRandom};
-use x509_parser::{
-    certificate::X509Certificate, extensions::ParsedExtension, oid_registry, prelude::FromDer as _,
-};
-use zeroize::Zeroizing;
+use x509_parser::{certificate::X509Certificate, extensions::ParsedExtension, oid_registry};
 
 use super::{
     MasterKey, SealError, certificate_name,
     csr::{self, CsrError},
-    der::{self, element},
-    fingerprint, hex, serial_text,
+    der::{self, element, fields_of},
+    fingerprint, hex, private_key, serial_text,
 };
 use crate::{
     clock::Timestamp,
@@ -386,68 +383,6 @@ pub(super) fn one_certificate(pem_text: &str) -> Result<Vec<u8>, CaError> {
     }
 }
 
-/// Reads a private key; older forms are wrapped into PKCS #8 (RFC 5958).
-fn read_key(pem_text: &str) -> Result<KeyPair, CaError> {
-    let blocks = pem::parse_many(pem_text).map_err(|_| CaError::PrivateKey)?;
-    // OpenSSL writes the curve's parameters in front of an EC key
-    let mut keys = blocks.iter().filter(|block| block.tag() != "EC PARAMETERS");
-    let (Some(block), None) = (keys.next(), keys.next()) else {
-        return Err(CaError::PrivateKey);
-    };
-    let pkcs8 = Zeroizing::new(match block.tag() {
-        "PRIVATE KEY" => block.contents().to_vec(),
-        "EC PRIVATE KEY" => wrap(&ec_algorithm(block.contents())?, block.contents()),
-        "RSA PRIVATE KEY" => wrap(RSA_ENCRYPTION, block.contents()),
-        _ => return Err(CaError::PrivateKey),
-    });
-    KeyPair::try_from(pkcs8.as_slice()).map_err(|_| CaError::PrivateKey)
-}
-
-/// `AlgorithmIdentifier` of rsaEncryption (RFC 8017 appendix C).
-const RSA_ENCRYPTION: &[u8] = &[
-    0x30, 0x0d, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1, 5, 0,
-];
-/// Object identifier id-ecPublicKey (RFC 5480 section 2.1.1).
-const EC_PUBLIC_KEY: &[u8] = &[6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1];
-
-fn wrap(algorithm: &[u8], key: &[u8]) -> Vec<u8> {
-    let version = element(der::INTEGER, &[&[0]]);
-    element(
-        der::SEQUENCE,
-        &[&version, algorithm, &element(der::OCTET_STRING, &[key])],
-    )
-}
-
-/// `AlgorithmIdentifier` of an `ECPrivateKey` (RFC 5915 section 3), whose curve stands in its `[0]`.
-fn ec_algorithm(key: &[u8]) -> Result<Vec<u8>, CaError> {
-    let fields = fields_of(key).ok_or(CaError::PrivateKey)?;
-    let curve = fields
-        .iter()
-        .find(|field| field[0] == 0xa0)
-        .ok_or(CaError::PrivateKey)?;
-    let (_, curve) = header_and_value(curve).ok_or(CaError::PrivateKey)?;
-    Ok(element(der::SEQUENCE, &[EC_PUBLIC_KEY, curve]))
-}
-
-/// The elements of a `SEQUENCE`, each whole.
-fn fields_of(sequence: &[u8]) -> Option<Vec<&[u8]>> {
-    let (_, mut rest) = header_and_value(sequence)?;
-    let mut fields = Vec::new();
-    while !rest.is_empty() {
-        let (length, _) = header_and_value(rest)?;
-        let (field, after) = rest.split_at_checked(length)?;
-        fields.push(field);
-        rest = after;
-    }
-    Some(fields)
-}
-
-/// The whole length of the first element, and its value.
-fn header_and_value(der: &[u8]) -> Option<(usize, &[u8])> {
-    let (rest, any) = x509_parser::asn1_rs::Any::from_der(der).ok()?;
-    Some((der.len() - rest.len(), any.data))
-}
-
 /// The subject key identifier, or the SHA-256 of the key cut to 160 bits (RFC 7093 section 2).
 fn key_identifier(certificate: &X509Certificate<'_>) -> Vec<u8> {
     let extension = certificate
@@ -461,6 +396,12 @@ fn key_identifier(certificate: &X509Certificate<'_>) -> Vec<u8> {
     }
     let key = &certificate.public_key().subject_public_key.data;
     ring::digest::digest(&ring::digest::SHA256, key).as_ref()[..20].to_vec()
+}
+
+/// A private key of any of the usual forms.
+fn read_key(pem_text: &str) -> Result<KeyPair, CaError> {
+    let pkcs8 = private_key::pkcs8(pem_text).map_err(|_| CaError::PrivateKey)?;
+    KeyPair::try_from(pkcs8.as_slice()).map_err(|_| CaError::PrivateKey)
 }
 
 fn key_label(realm: &RealmName, fingerprint: &str) -> String {

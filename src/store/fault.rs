@@ -7,7 +7,12 @@
 
 use std::io;
 
-use sqlx::{error::DatabaseError, postgres::PgDatabaseError, sqlite::SqliteError};
+use sqlx::{
+    error::DatabaseError,
+    migrate::{MigrateError, Migrator},
+    postgres::PgDatabaseError,
+    sqlite::SqliteError,
+};
 
 use super::StoreError;
 
@@ -123,6 +128,22 @@ impl StoreError {
             Self::Unavailable(_) => Self::Unavailable(source),
             _ => Self::Database(source),
         }
+    }
+}
+
+/// What a failed migration means.
+pub(super) fn of_migration(error: MigrateError, known: &Migrator) -> StoreError {
+    match error {
+        MigrateError::VersionMissing(found) => {
+            let known = known
+                .iter()
+                .map(|migration| migration.version)
+                .max()
+                .unwrap_or(0);
+            StoreError::SchemaTooNew { found, known }
+        }
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => error.into(),
+        error => StoreError::Database(sqlx::Error::Migrate(Box::new(error))),
     }
 }
 

@@ -606,7 +606,9 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// Whether one certificate of a device is revoked.
     async fn is_revoked(&self, identity: &Identity, serial: &str) -> Result<bool, StoreError> {
         let revocations = self.revocations(&identity.realm).await?;
-        Ok(revocations.iter().any(|row| row.identity == *identity && row.serial == serial))
+        Ok(revocations
+            .iter()
+            .any(|row| row.identity == *identity && row.serial == serial))
     }
 
     /// One device.

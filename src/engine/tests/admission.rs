@@ -19,24 +19,46 @@ fn certificate(serial: &str) -> PeerCertificate {
 #[tokio::test]
 async fn a_known_device_is_let_in_with_what_it_declares() {
     let bench = Bench::start().await;
-    let admission = bench.engine.admit(&device(1), Some(&certificate("1"))).await;
-    let Admission::Allowed { introspection } = admission else { panic!("{admission:?}") };
-    assert_eq!(*introspection, Introspection::parse(DECLARED.as_bytes()).unwrap());
-    assert!(matches!(bench.engine.admit(&device(9), None).await, Admission::Unknown));
+    let admission = bench
+        .engine
+        .admit(&device(1), Some(&certificate("1")))
+        .await;
+    let Admission::Allowed { introspection } = admission else {
+        panic!("{admission:?}")
+    };
+    assert_eq!(
+        *introspection,
+        Introspection::parse(DECLARED.as_bytes()).unwrap()
+    );
+    assert!(matches!(
+        bench.engine.admit(&device(9), None).await,
+        Admission::Unknown
+    ));
 }
 
 #[tokio::test]
 async fn every_change_counts_at_the_next_connect() {
     let bench = Bench::start().await;
     let change = |change: fn(&mut DeviceRow)| {
-        bench.store.with(|state| change(state.devices.get_mut(&device(1)).unwrap()));
+        bench
+            .store
+            .with(|state| change(state.devices.get_mut(&device(1)).unwrap()));
     };
     change(|row| row.credentials_inhibited = true);
-    assert!(matches!(bench.engine.admit(&device(1), None).await, Admission::Inhibited));
+    assert!(matches!(
+        bench.engine.admit(&device(1), None).await,
+        Admission::Inhibited
+    ));
     change(|row| row.credentials_inhibited = false);
-    assert!(matches!(bench.engine.admit(&device(1), None).await, Admission::Allowed { .. }));
+    assert!(matches!(
+        bench.engine.admit(&device(1), None).await,
+        Admission::Allowed { .. }
+    ));
     change(|row| row.deletion_in_progress = true);
-    assert!(matches!(bench.engine.admit(&device(1), None).await, Admission::Deleting));
+    assert!(matches!(
+        bench.engine.admit(&device(1), None).await,
+        Admission::Deleting
+    ));
 }
 
 #[tokio::test]
@@ -47,17 +69,31 @@ async fn inhibited_devices_may_go_on_where_the_setting_says_so() {
     };
     let bench = Bench::with_settings(settings).await;
     bench.store.with(|state| {
-        state.devices.get_mut(&device(1)).unwrap().credentials_inhibited = true;
+        state
+            .devices
+            .get_mut(&device(1))
+            .unwrap()
+            .credentials_inhibited = true;
     });
-    assert!(matches!(bench.engine.admit(&device(1), None).await, Admission::Allowed { .. }));
+    assert!(matches!(
+        bench.engine.admit(&device(1), None).await,
+        Admission::Allowed { .. }
+    ));
 }
 
 #[tokio::test]
 async fn revoked_and_superseded_certificates_are_refused() {
-    let settings = EngineSettings { enforce_latest_certificate: true, ..EngineSettings::default() };
+    let settings = EngineSettings {
+        enforce_latest_certificate: true,
+        ..EngineSettings::default()
+    };
     let bench = Bench::with_settings(settings).await;
     bench.store.with(|state| {
-        state.devices.get_mut(&device(1)).unwrap().certificate_serial = Some("2".into());
+        state
+            .devices
+            .get_mut(&device(1))
+            .unwrap()
+            .certificate_serial = Some("2".into());
         let revoked = |number, serial: &str| RevocationRow {
             identity: device(number),
             serial: serial.into(),
@@ -66,9 +102,15 @@ async fn revoked_and_superseded_certificates_are_refused() {
         state.revocations.extend([revoked(1, "3"), revoked(2, "2")]);
     });
     let admit = async |serial: &str| {
-        bench.engine.admit(&device(1), Some(&certificate(serial))).await
+        bench
+            .engine
+            .admit(&device(1), Some(&certificate(serial)))
+            .await
     };
-    assert!(matches!(admit("2").await, Admission::Allowed { .. }), "another device's revocation");
+    assert!(
+        matches!(admit("2").await, Admission::Allowed { .. }),
+        "another device's revocation"
+    );
     assert!(matches!(admit("1").await, Admission::Superseded));
     assert!(matches!(admit("3").await, Admission::Revoked));
 }
@@ -77,8 +119,14 @@ async fn revoked_and_superseded_certificates_are_refused() {
 async fn fc_098_a_store_that_does_not_answer_is_never_a_wrong_refusal() {
     let bench = Bench::start().await;
     bench.store.with(|state| state.reads_fail = 1);
-    assert!(matches!(bench.engine.admit(&device(1), None).await, Admission::Unavailable));
-    assert!(matches!(bench.engine.admit(&device(1), None).await, Admission::Allowed { .. }));
+    assert!(matches!(
+        bench.engine.admit(&device(1), None).await,
+        Admission::Unavailable
+    ));
+    assert!(matches!(
+        bench.engine.admit(&device(1), None).await,
+        Admission::Allowed { .. }
+    ));
 }
 
 #[tokio::test]

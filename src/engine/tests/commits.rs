@@ -16,17 +16,25 @@ async fn fc_034_nothing_is_acknowledged_while_the_store_cannot_commit() {
     let bench = Bench::start().await;
     bench.store.stall();
     for label in 1..=50 {
-        bench.send(label, "/t.Dev/int", &v(i32::try_from(label).unwrap())).await;
+        bench
+            .send(label, "/t.Dev/int", &v(i32::try_from(label).unwrap()))
+            .await;
     }
     for label in 51..=100 {
         let id = u16::try_from(label).unwrap();
-        bench.send_qos2(label, id, "/t.Dev/int", &v(i32::from(id))).await;
+        bench
+            .send_qos2(label, id, "/t.Dev/int", &v(i32::from(id)))
+            .await;
     }
     bench.store.attempted(1).await;
     assert_eq!(bench.acks.now(), []);
     bench.store.resume();
     let acks = bench.acks.wait(100).await;
-    assert_eq!(stored(&acks), (1..=100).collect::<Vec<_>>(), "in the order of arrival");
+    assert_eq!(
+        stored(&acks),
+        (1..=100).collect::<Vec<_>>(),
+        "in the order of arrival"
+    );
     assert_eq!(integers(&bench), (1..=100).collect::<Vec<_>>());
 }
 
@@ -59,7 +67,9 @@ async fn fc_026_a_repeated_qos_2_publish_is_acknowledged_each_time_and_stored_on
     assert_eq!(bench.engine.counters().messages_repeated.get(), 5);
     // PUBREL frees the id for the next message
     let id = NonZeroU16::new(7).unwrap();
-    bench.engine.settle(&device(1), EPOCH, id, bench.acks.ack(6));
+    bench
+        .engine
+        .settle(&device(1), EPOCH, id, bench.acks.ack(6));
     bench.send_qos2(7, 7, "/t.Dev/int", &v(2)).await;
     assert_eq!(stored(&bench.acks.wait(8).await)[6..], [6, 7]);
     assert_eq!(integers(&bench), [1, 2]);
@@ -69,7 +79,12 @@ async fn fc_026_a_repeated_qos_2_publish_is_acknowledged_each_time_and_stored_on
 async fn pubcomp_waits_until_the_receipt_is_gone_and_an_unknown_receipt_is_released_too() {
     let bench = Bench::start().await;
     bench.store.stall();
-    bench.engine.settle(&device(1), EPOCH, NonZeroU16::new(9).unwrap(), bench.acks.ack(1));
+    bench.engine.settle(
+        &device(1),
+        EPOCH,
+        NonZeroU16::new(9).unwrap(),
+        bench.acks.ack(1),
+    );
     bench.store.attempted(1).await;
     assert_eq!(bench.acks.now(), []);
     bench.store.resume();
@@ -90,8 +105,13 @@ async fn an_erased_session_takes_its_receipts_along_and_no_others() {
     bench.submit(other).await;
     bench.engine.forget(&device(1), EPOCH);
     bench.engine.drain().await;
-    let epochs: Vec<u64> =
-        bench.store.with(|state| state.receipts.iter().map(|(_, receipt)| receipt.epoch).collect());
+    let epochs: Vec<u64> = bench.store.with(|state| {
+        state
+            .receipts
+            .iter()
+            .map(|(_, receipt)| receipt.epoch)
+            .collect()
+    });
     assert_eq!(epochs, [8]);
 }
 
@@ -113,7 +133,11 @@ async fn after_a_clean_kick_the_rest_of_the_session_is_not_handled_until_it_is_f
     // the ack behind the kick is dropped after the kick is told, not before
     assert_eq!(acks, [(1, stored), (2, Some(kick)), (3, None), (4, stored)]);
     assert_eq!(integers(&bench), [1, 4]);
-    assert!(bench.store.with(|state| state.devices[&device(1)].pending_empty_cache));
+    assert!(
+        bench
+            .store
+            .with(|state| state.devices[&device(1)].pending_empty_cache)
+    );
 
     bench.engine.forget(&device(1), EPOCH);
     bench.send(5, "/t.Dev/int", &v(5)).await;
@@ -131,6 +155,17 @@ async fn another_session_of_a_kicked_device_is_handled() {
 }
 
 #[tokio::test]
+async fn the_will_of_a_kicked_session_is_handled() {
+    let bench = Bench::start().await;
+    bench.send(1, "/t.Dev/int", b"junk").await;
+    let mut will = bench.message(1, 0, "/t.Dev/int", &v(9));
+    (will.delivery, will.ack) = (None, Ack::nobody());
+    bench.submit(will).await;
+    bench.engine.drain().await;
+    assert_eq!(integers(&bench), [9]);
+}
+
+#[tokio::test]
 async fn a_refused_will_kicks_nobody() {
     let bench = Bench::start().await;
     let mut will = bench.message(1, 0, "/t.Dev/int", b"junk");
@@ -141,7 +176,11 @@ async fn a_refused_will_kicks_nobody() {
     bench.send(1, "/t.Dev/int", &v(1)).await;
     assert_eq!(stored(&bench.acks.wait(1).await), [1]);
     assert_eq!(bench.store.error_names(), ["undecodable_bson_payload"]);
-    assert!(!bench.store.with(|state| state.devices[&device(1)].pending_empty_cache));
+    assert!(
+        !bench
+            .store
+            .with(|state| state.devices[&device(1)].pending_empty_cache)
+    );
 }
 
 #[tokio::test]
@@ -169,14 +208,25 @@ async fn fc_039_bad_messages_are_acknowledged_and_the_stream_goes_on() {
             }
             bench.submit(message).await;
         }
-        bench.submit(bench.message(2, 100 + label, "/t.Dev/int", &v(2))).await;
+        bench
+            .submit(bench.message(2, 100 + label, "/t.Dev/int", &v(2)))
+            .await;
     }
     let acks = bench.acks.wait(bad.len() * 3).await;
     let refused = |outcome: Option<Outcome>| matches!(outcome, Some(Outcome::Refused { .. }));
-    assert_eq!(acks.iter().filter(|(_, outcome)| refused(*outcome)).count(), bad.len());
+    assert_eq!(
+        acks.iter().filter(|(_, outcome)| refused(*outcome)).count(),
+        bad.len()
+    );
     assert_eq!(stored(&acks).len(), bad.len() * 2);
     assert_eq!(bench.store.error_names(), bad.map(|(_, _, name)| name));
-    let counted: u64 = bench.engine.counters().errors().iter().map(|(_, _, count)| count).sum();
+    let counted: u64 = bench
+        .engine
+        .counters()
+        .errors()
+        .iter()
+        .map(|(_, _, count)| count)
+        .sum();
     assert_eq!(counted, bad.len() as u64);
 }
 
@@ -217,7 +267,9 @@ async fn backpressure_bounds_what_is_under_way_and_heals() {
     assert!(waiting.as_mut().poll(&mut context).is_pending());
     assert_eq!(bench.engine.counters().intake_messages.get(), 15);
     // another device does not notice
-    bench.submit(bench.message(2, 15, "/t.Dev/int", &v(1))).await;
+    bench
+        .submit(bench.message(2, 15, "/t.Dev/int", &v(1)))
+        .await;
     bench.store.resume();
     let permit = waiting.await;
     bench.acks.wait(16).await;

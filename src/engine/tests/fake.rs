@@ -62,7 +62,11 @@ impl FakeStore {
     pub(super) fn new() -> Self {
         let (stalled, _) = watch::channel(false);
         let (attempts, _) = watch::channel(0);
-        Self { state: Mutex::default(), stalled, attempts }
+        Self {
+            state: Mutex::default(),
+            stalled,
+            attempts,
+        }
     }
 
     pub(super) fn with<T>(&self, read: impl FnOnce(&mut State) -> T) -> T {
@@ -80,7 +84,11 @@ impl FakeStore {
 
     /// Waits until so many commits have begun since the start.
     pub(super) async fn attempted(&self, count: usize) {
-        self.attempts.subscribe().wait_for(|attempts| *attempts >= count).await.unwrap();
+        self.attempts
+            .subscribe()
+            .wait_for(|attempts| *attempts >= count)
+            .await
+            .unwrap();
     }
 
     pub(super) fn attempts(&self) -> usize {
@@ -96,11 +104,24 @@ impl FakeStore {
     }
 
     pub(super) fn effects<T>(&self, pick: impl Fn(&Effect) -> Option<T>) -> Vec<T> {
-        self.with(|state| state.units.iter().flat_map(|unit| &unit.effects).filter_map(pick).collect())
+        self.with(|state| {
+            state
+                .units
+                .iter()
+                .flat_map(|unit| &unit.effects)
+                .filter_map(pick)
+                .collect()
+        })
     }
 
     pub(super) fn error_names(&self) -> Vec<String> {
-        self.with(|state| state.errors.iter().map(|row| row.error_name.clone()).collect())
+        self.with(|state| {
+            state
+                .errors
+                .iter()
+                .map(|row| row.error_name.clone())
+                .collect()
+        })
     }
 }
 
@@ -110,9 +131,7 @@ fn unavailable() -> StoreError {
 
 impl State {
     fn refuses(&self, unit: &Unit) -> bool {
-        let of_path = |effect: &Effect| {
-            matches!(effect, Effect::AppendSample { path, .. } if Some(&**path) == self.refused_path)
-        };
+        let of_path = |effect: &Effect| matches!(effect, Effect::AppendSample { path, .. } if Some(&**path) == self.refused_path);
         unit.effects.iter().any(of_path)
     }
 
@@ -158,7 +177,8 @@ impl State {
                 self.receipts.remove(&(identity.clone(), *receipt));
             }
             Effect::ForgetReceipts { epoch } => {
-                self.receipts.retain(|(of, receipt)| of != identity || receipt.epoch != *epoch);
+                self.receipts
+                    .retain(|(of, receipt)| of != identity || receipt.epoch != *epoch);
             }
             Effect::AddOutbox(row) => self.outbox.push(row.clone()),
             Effect::RemoveOutbox { id } => self.outbox.retain(|row| row.id != *id),
@@ -171,7 +191,11 @@ impl State {
 impl Store for FakeStore {
     async fn commit(&self, units: Vec<Unit>) -> Result<Vec<Committed>, StoreError> {
         self.attempts.send_modify(|attempts| *attempts += 1);
-        self.stalled.subscribe().wait_for(|stalled| !stalled).await.unwrap();
+        self.stalled
+            .subscribe()
+            .wait_for(|stalled| !stalled)
+            .await
+            .unwrap();
         self.with(|state| {
             match state.faults.pop_front() {
                 Some(Fault::Unavailable) => return Err(unavailable()),
@@ -240,7 +264,9 @@ impl Store for FakeStore {
         key: &InterfaceKey,
     ) -> Result<bool, StoreError> {
         let declares = |introspection: &Introspection| {
-            introspection.version(&key.name).is_some_and(|version| version.major == key.major)
+            introspection
+                .version(&key.name)
+                .is_some_and(|version| version.major == key.major)
         };
         Ok(self.with(|state| {
             state

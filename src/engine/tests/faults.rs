@@ -16,7 +16,9 @@ pub(super) fn note() -> Unit {
 #[tokio::test(start_paused = true)]
 async fn an_outage_delays_and_loses_nothing() {
     let bench = Bench::start().await;
-    bench.store.with(|state| state.faults.extend([Fault::Unavailable; 5]));
+    bench
+        .store
+        .with(|state| state.faults.extend([Fault::Unavailable; 5]));
     for label in 0..20 {
         bench.send(label, "/t.Dev/int", &v(1)).await;
     }
@@ -43,7 +45,9 @@ async fn a_store_that_cannot_be_read_delays_too() {
 async fn a_write_of_the_api_is_told_of_the_outage_and_not_done_later() {
     let bench = Bench::start().await;
     bench.store.stall();
-    bench.store.with(|state| state.faults.extend([Fault::Unavailable; 4]));
+    bench
+        .store
+        .with(|state| state.faults.extend([Fault::Unavailable; 4]));
     bench.send(1, "/t.Dev/int", &v(1)).await;
     bench.store.attempted(1).await;
     // behind the batch that is failing
@@ -52,12 +56,17 @@ async fn a_write_of_the_api_is_told_of_the_outage_and_not_done_later() {
         tokio::task::yield_now().await;
         bench.store.resume();
     });
-    assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
+    assert!(
+        matches!(answer, Err(StoreError::Unavailable(_))),
+        "{answer:?}"
+    );
     assert_eq!(stored(&bench.acks.wait(1).await), [1]);
     bench.engine.drain().await;
     assert_eq!(bench.store.with(|state| state.units.len()), 1);
     // and in the batch that fails itself
-    bench.store.with(|state| state.faults.push_back(Fault::Unavailable));
+    bench
+        .store
+        .with(|state| state.faults.push_back(Fault::Unavailable));
     assert!(bench.engine.run(note()).await.is_err());
     assert_eq!(bench.engine.run(note()).await.unwrap(), Committed::Done);
 }
@@ -91,7 +100,10 @@ async fn writes_of_the_api_are_in_line_with_the_messages_of_the_device() {
     assert_eq!(done.unwrap(), Committed::Done);
     bench.acks.wait(2).await;
     let api = bench.store.with(|state| {
-        state.units.iter().position(|unit| matches!(unit.effects[0], Effect::PendingEmptyCache(_)))
+        state
+            .units
+            .iter()
+            .position(|unit| matches!(unit.effects[0], Effect::PendingEmptyCache(_)))
     });
     assert_eq!(api, Some(1));
 }
@@ -128,7 +140,9 @@ async fn a_message_that_the_database_refuses_is_refused_alone_and_in_its_place()
 async fn what_a_broken_database_does_not_take_is_not_acknowledged() {
     let bench = Bench::start().await;
     // the batch, the unit alone, its error row
-    bench.store.with(|state| state.faults.extend([Fault::Database; 3]));
+    bench
+        .store
+        .with(|state| state.faults.extend([Fault::Database; 3]));
     bench.send(1, "/t.Dev/int", &v(1)).await;
     assert_eq!(bench.acks.wait(1).await, [(1, None)]);
     bench.send(2, "/t.Dev/int", &v(2)).await;
@@ -147,7 +161,9 @@ async fn what_is_left_in_the_outbox_is_delivered_oldest_first() {
         expires_at: None,
         property: false,
     };
-    bench.store.with(|state| state.outbox.extend([row(1), row(2), row(3)]));
+    bench
+        .store
+        .with(|state| state.outbox.extend([row(1), row(2), row(3)]));
     let mut seen = Vec::new();
     let settled = bench
         .engine
@@ -158,6 +174,8 @@ async fn what_is_left_in_the_outbox_is_delivered_oldest_first() {
         .await
         .unwrap();
     assert_eq!((settled, seen), (2, vec![1, 2, 3]));
-    let left: Vec<_> = bench.store.with(|state| state.outbox.iter().map(|row| row.id).collect());
+    let left: Vec<_> = bench
+        .store
+        .with(|state| state.outbox.iter().map(|row| row.id).collect());
     assert_eq!(left, [2]);
 }

@@ -3,11 +3,7 @@
 use bson::{Bson, doc};
 
 use super::*;
-use crate::{
-    mqtt::AfterRefusal,
-    payload::Value,
-    store::Effect,
-};
+use crate::{mqtt::AfterRefusal, payload::Value, store::Effect};
 
 /// What becomes of one message of a fresh device: the effects that are stored, or the error's name.
 async fn outcome(below: &str, payload: &[u8]) -> Result<Vec<Effect>, String> {
@@ -22,8 +18,14 @@ async fn outcome(below: &str, payload: &[u8]) -> Result<Vec<Effect>, String> {
         }
         Some(Outcome::Refused { .. }) => {
             let samples = bench.store.samples();
-            assert!(samples.is_empty(), "a refused message stores nothing: {samples:?}");
-            Err(errors.into_iter().next().expect("a refusal has its error row"))
+            assert!(
+                samples.is_empty(),
+                "a refused message stores nothing: {samples:?}"
+            );
+            Err(errors
+                .into_iter()
+                .next()
+                .expect("a refusal has its error row"))
         }
         None => panic!("the ack was dropped"),
     }
@@ -48,13 +50,21 @@ async fn fc_099_wrong_length_prefixes_are_undecodable_and_acknowledged() {
     for length in [0, 4, -1, i32::MAX, real - 1, real + 1] {
         let mut bad = good.clone();
         bad[..4].copy_from_slice(&length.to_le_bytes());
-        assert_eq!(value("/int", &bad).await, error("undecodable_bson_payload"), "{length}");
+        assert_eq!(
+            value("/int", &bad).await,
+            error("undecodable_bson_payload"),
+            "{length}"
+        );
     }
     let mut long = good.clone();
     long.push(0);
     let no_zero = &good[..good.len() - 1];
     for bad in [&long[..], no_zero, &good[..6], b"\x05", b"junk"] {
-        assert_eq!(value("/int", bad).await, error("undecodable_bson_payload"), "{bad:x?}");
+        assert_eq!(
+            value("/int", bad).await,
+            error("undecodable_bson_payload"),
+            "{bad:x?}"
+        );
     }
 }
 
@@ -92,13 +102,27 @@ async fn fc_101_numbers_are_accepted_when_they_fit() {
     let wrong = || error("unexpected_value_type");
     assert_eq!(value("/dbl", &v(3_i32)).await, Ok(Value::Double(3.0)));
     assert_eq!(value("/dbl", &v(3_i64)).await, Ok(Value::Double(3.0)));
-    assert_eq!(value("/int", &v(2_147_483_647_i64)).await, Ok(Value::Integer(i32::MAX)));
-    assert_eq!(value("/int", &v(i32::MIN)).await, Ok(Value::Integer(i32::MIN)));
+    assert_eq!(
+        value("/int", &v(2_147_483_647_i64)).await,
+        Ok(Value::Integer(i32::MAX))
+    );
+    assert_eq!(
+        value("/int", &v(i32::MIN)).await,
+        Ok(Value::Integer(i32::MIN))
+    );
     assert_eq!(value("/int", &v(2_147_483_648_i64)).await, wrong());
     assert_eq!(value("/long", &v(7_i32)).await, Ok(Value::LongInteger(7)));
-    assert_eq!(value("/long", &v(i64::MAX)).await, Ok(Value::LongInteger(i64::MAX)));
+    assert_eq!(
+        value("/long", &v(i64::MAX)).await,
+        Ok(Value::LongInteger(i64::MAX))
+    );
     for path in ["/int", "/long"] {
-        for bad in [Bson::Double(1.0), Bson::Double(1.5), true.into(), "1".into()] {
+        for bad in [
+            Bson::Double(1.0),
+            Bson::Double(1.5),
+            true.into(),
+            "1".into(),
+        ] {
             assert_eq!(value(path, &v(bad.clone())).await, wrong(), "{path} {bad}");
         }
     }
@@ -110,12 +134,21 @@ async fn fc_101_numbers_are_accepted_when_they_fit() {
 #[tokio::test]
 async fn fc_103_nan_and_infinities_are_refused_and_odd_doubles_kept_bit_exact() {
     for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-        assert_eq!(value("/dbl", &v(bad)).await, error("unexpected_value_type"), "{bad}");
+        assert_eq!(
+            value("/dbl", &v(bad)).await,
+            error("unexpected_value_type"),
+            "{bad}"
+        );
     }
     let odd_nan = f64::from_bits(0x7ff8_0000_0000_0001);
-    assert_eq!(value("/dbl", &v(odd_nan)).await, error("undecodable_bson_payload"));
+    assert_eq!(
+        value("/dbl", &v(odd_nan)).await,
+        error("undecodable_bson_payload")
+    );
     for good in [-0.0, f64::from_bits(1), f64::MAX] {
-        let Ok(Value::Double(kept)) = value("/dbl", &v(good)).await else { panic!("{good}") };
+        let Ok(Value::Double(kept)) = value("/dbl", &v(good)).await else {
+            panic!("{good}")
+        };
         assert_eq!(kept.to_bits(), good.to_bits());
     }
 }
@@ -124,8 +157,14 @@ async fn fc_103_nan_and_infinities_are_refused_and_odd_doubles_kept_bit_exact() 
 async fn fc_105_zero_false_and_empty_are_values() {
     assert_eq!(value("/int", &v(0)).await, Ok(Value::Integer(0)));
     assert_eq!(value("/bool", &v(false)).await, Ok(Value::Boolean(false)));
-    assert_eq!(value("/str", &v("")).await, Ok(Value::String(String::new())));
-    assert_eq!(value("/dbls", &v(Vec::<f64>::new())).await, Ok(Value::DoubleArray(vec![])));
+    assert_eq!(
+        value("/str", &v("")).await,
+        Ok(Value::String(String::new()))
+    );
+    assert_eq!(
+        value("/dbls", &v(Vec::<f64>::new())).await,
+        Ok(Value::DoubleArray(vec![]))
+    );
     let bench = Bench::start().await;
     bench.send(1, "/t.DevProp/b", &v(0)).await;
     bench.send(2, "/t.DevProp/a", &v("")).await;
@@ -135,7 +174,11 @@ async fn fc_105_zero_false_and_empty_are_values() {
     assert_eq!(properties["/a"], Value::String(String::new()));
     bench.send(3, "/t.DevProp/a", b"").await;
     assert_eq!(stored(&bench.acks.wait(3).await), [1, 2, 3]);
-    assert!(!bench.store.with(|state| state.properties.contains_key("/a")));
+    assert!(
+        !bench
+            .store
+            .with(|state| state.properties.contains_key("/a"))
+    );
 }
 
 #[tokio::test]
@@ -143,10 +186,19 @@ async fn fc_107_unset_is_refused_where_the_mapping_does_not_allow_it() {
     let unset = |below: &'static str| async move { outcome(below, b"").await.map(|_| ()) };
     assert_eq!(unset("/t.DevProp/a").await, Ok(()));
     assert_eq!(unset("/t.DevProp/b").await, Err("unset_not_allowed".into()));
-    assert_eq!(unset("/t.DevProp/none").await, Err("mapping_not_found".into()));
+    assert_eq!(
+        unset("/t.DevProp/none").await,
+        Err("mapping_not_found".into())
+    );
     assert_eq!(unset("/t.Dev/int").await, Err("unset_on_datastream".into()));
-    assert_eq!(unset("/t.DevObj/1").await, Err("unset_on_datastream".into()));
-    assert_eq!(outcome("/t.DevProp/b", &v(Bson::Null)).await, Err("unset_not_allowed".into()));
+    assert_eq!(
+        unset("/t.DevObj/1").await,
+        Err("unset_on_datastream".into())
+    );
+    assert_eq!(
+        outcome("/t.DevProp/b", &v(Bson::Null)).await,
+        Err("unset_not_allowed".into())
+    );
 }
 
 #[tokio::test]
@@ -160,14 +212,29 @@ async fn fc_107_a_refused_unset_keeps_the_value_and_is_not_counted() {
         reason: crate::mqtt::packet::ReasonCode::PAYLOAD_FORMAT_INVALID,
         then: AfterRefusal::Continue,
     };
-    let Outcome::Refused { reason, .. } = continues else { unreachable!() };
-    let kicks = Outcome::Refused { reason, then: AfterRefusal::CleanKick };
-    assert_eq!(acks, [(1, Some(Outcome::Stored)), (2, Some(continues)), (3, Some(kicks))]);
+    let Outcome::Refused { reason, .. } = continues else {
+        unreachable!()
+    };
+    let kicks = Outcome::Refused {
+        reason,
+        then: AfterRefusal::CleanKick,
+    };
+    assert_eq!(
+        acks,
+        [
+            (1, Some(Outcome::Stored)),
+            (2, Some(continues)),
+            (3, Some(kicks))
+        ]
+    );
     bench.store.with(|state| {
         assert_eq!(state.properties["/b"], Value::Integer(5));
         let row = &state.devices[&device(1)];
         assert_eq!(row.total_received_msgs, 1);
-        assert_eq!(row.total_received_bytes, (v(5).len() + "t.DevProp".len() + "/b".len()) as u64);
+        assert_eq!(
+            row.total_received_bytes,
+            (v(5).len() + "t.DevProp".len() + "/b".len()) as u64
+        );
         assert!(row.pending_empty_cache);
     });
 }
@@ -183,12 +250,24 @@ async fn fc_108_objects_match_their_mappings() {
     assert_eq!(object(doc! {"v": {}}).await, Ok(()));
     assert_eq!(object(doc! {"temp": 1.0}).await, Ok(()));
     let err = |name: &str| Err(name.to_owned());
-    assert_eq!(object(doc! {"v": {"temp": 1.0, "x": 1}}).await, err("unexpected_object_key"));
-    assert_eq!(object(doc! {"v": {"temp": {"v": 1}}}).await, err("unexpected_value_type"));
-    assert_eq!(object(doc! {"v": {"temp": "1"}}).await, err("unexpected_value_type"));
+    assert_eq!(
+        object(doc! {"v": {"temp": 1.0, "x": 1}}).await,
+        err("unexpected_object_key")
+    );
+    assert_eq!(
+        object(doc! {"v": {"temp": {"v": 1}}}).await,
+        err("unexpected_value_type")
+    );
+    assert_eq!(
+        object(doc! {"v": {"temp": "1"}}).await,
+        err("unexpected_value_type")
+    );
     assert_eq!(object(doc! {"v": 1.0}).await, err("unexpected_value_type"));
     let good = doc! {"v": {"temp": 1.0}}.to_vec().unwrap();
-    assert_eq!(outcome("/t.DevObj/one/temp", &good).await, Err("mapping_not_found".into()));
+    assert_eq!(
+        outcome("/t.DevObj/one/temp", &good).await,
+        Err("mapping_not_found".into())
+    );
     let inner = doc! {"v": {"a": 1}}.to_vec().unwrap();
     assert_eq!(value("/int", &inner).await, error("unexpected_value_type"));
 }
@@ -199,16 +278,33 @@ async fn fc_112_times_outside_the_years_0_to_9999_are_refused_on_entry() {
     let last = 253_402_300_799_999;
     for millis in [0, -1, last, -62_167_219_200_000] {
         let expected = Timestamp::from_millis(millis).unwrap();
-        assert_eq!(value("/when", &v(at(millis))).await, Ok(Value::DateTime(expected)));
+        assert_eq!(
+            value("/when", &v(at(millis))).await,
+            Ok(Value::DateTime(expected))
+        );
         let own = doc! {"v": 1, "t": at(millis)}.to_vec().unwrap();
         let effects = outcome("/t.Dev/int", &own).await.unwrap();
-        let Effect::AppendSample { value_at, received_at, .. } = effects[0] else { panic!() };
+        let Effect::AppendSample {
+            value_at,
+            received_at,
+            ..
+        } = effects[0]
+        else {
+            panic!()
+        };
         assert_eq!((value_at, received_at), (expected, NOW));
     }
     for millis in [last + 1, -62_167_219_200_001, i64::MIN, i64::MAX] {
-        assert_eq!(value("/when", &v(at(millis))).await, error("unexpected_value_type"));
+        assert_eq!(
+            value("/when", &v(at(millis))).await,
+            error("unexpected_value_type")
+        );
         let own = doc! {"v": 1, "t": at(millis)}.to_vec().unwrap();
-        assert_eq!(value("/int", &own).await, error("unexpected_value_type"), "{millis}");
+        assert_eq!(
+            value("/int", &own).await,
+            error("unexpected_value_type"),
+            "{millis}"
+        );
     }
 }
 
@@ -222,11 +318,18 @@ async fn fc_112_equal_times_keep_both_values_apart_by_their_reception() {
     }
     bench.acks.wait(2).await;
     let stamps = bench.store.effects(|effect| match effect {
-        Effect::AppendSample { received_at, value_at, .. } => Some((*value_at, *received_at)),
+        Effect::AppendSample {
+            received_at,
+            value_at,
+            ..
+        } => Some((*value_at, *received_at)),
         _ => None,
     });
     assert_eq!(stamps[0].0, stamps[1].0);
-    assert!(stamps[0].1 < stamps[1].1, "the clock stands still, the stamps do not");
+    assert!(
+        stamps[0].1 < stamps[1].1,
+        "the clock stands still, the stamps do not"
+    );
 }
 
 #[tokio::test]
@@ -237,10 +340,17 @@ async fn reception_time_is_the_value_time_where_none_is_given() {
     bench.send(1, "/t.Dev/int", &v(1)).await;
     bench.acks.wait(1).await;
     let stamps = bench.store.effects(|effect| match effect {
-        Effect::AppendSample { received_at, value_at, .. } => Some((*value_at, *received_at)),
+        Effect::AppendSample {
+            received_at,
+            value_at,
+            ..
+        } => Some((*value_at, *received_at)),
         _ => None,
     });
-    assert_eq!(stamps, [(Timestamp::from_micros(NOW.as_micros() + 1_000), odd)]);
+    assert_eq!(
+        stamps,
+        [(Timestamp::from_micros(NOW.as_micros() + 1_000), odd)]
+    );
 }
 
 #[tokio::test]
@@ -258,7 +368,10 @@ async fn fc_091_slashes_have_one_rule() {
     }
     assert_eq!(path("/t.Dev").await, Err("ambiguous_path".into()));
     assert_eq!(path("/t.Dev/at/x").await, Err("ambiguous_path".into()));
-    assert_eq!(path("/t.Dev/nothing").await, Err("mapping_not_found".into()));
+    assert_eq!(
+        path("/t.Dev/nothing").await,
+        Err("mapping_not_found".into())
+    );
 }
 
 #[tokio::test]
@@ -267,10 +380,16 @@ async fn undeclared_uninstalled_and_server_owned_interfaces_are_refused_by_name(
     assert_eq!(name("/t.Unknown/x").await, "interface_loading_failed");
     assert_eq!(name("/t.Ghost/x").await, "interface_loading_failed");
     assert_eq!(name("//x").await, "interface_loading_failed");
-    assert_eq!(name("/t.SrvCmd/cmd").await, "write_on_server_owned_interface");
+    assert_eq!(
+        name("/t.SrvCmd/cmd").await,
+        "write_on_server_owned_interface"
+    );
     assert_eq!(name("/t.SrvCmd//cmd").await, "invalid_path");
     let big = "x".repeat(65_537);
-    assert_eq!(outcome("/t.Dev/str", &v(big)).await, Err("value_size_exceeded".into()));
+    assert_eq!(
+        outcome("/t.Dev/str", &v(big)).await,
+        Err("value_size_exceeded".into())
+    );
 }
 
 #[tokio::test]
@@ -279,10 +398,16 @@ async fn control_messages_of_a_device() {
         outcome("/control/emptyCache", b"1").await,
         Ok(vec![Effect::PendingEmptyCache(false)])
     );
-    assert_eq!(outcome("/control/producer/properties", &[0; 4]).await, Ok(vec![]));
+    assert_eq!(
+        outcome("/control/producer/properties", &[0; 4]).await,
+        Ok(vec![])
+    );
     assert_eq!(outcome("/capabilities", &v(1)).await, Ok(vec![]));
     for below in ["/control", "/control/x", "/control/consumer/properties"] {
-        assert_eq!(outcome(below, b"1").await, Err("unexpected_control_message".into()));
+        assert_eq!(
+            outcome(below, b"1").await,
+            Err("unexpected_control_message".into())
+        );
     }
 }
 
@@ -300,7 +425,13 @@ async fn what_the_acl_refused_is_recorded_by_its_name_in_its_place() {
         message.denied = Some(denial);
         bench.submit(message).await;
         let acks = bench.acks.wait(1).await;
-        assert!(matches!(acks[0].1, Some(Outcome::Refused { then: AfterRefusal::CleanKick, .. })));
+        assert!(matches!(
+            acks[0].1,
+            Some(Outcome::Refused {
+                then: AfterRefusal::CleanKick,
+                ..
+            })
+        ));
         assert_eq!(bench.store.error_names(), [name]);
         assert!(bench.store.samples().is_empty());
     }
@@ -308,36 +439,66 @@ async fn what_the_acl_refused_is_recorded_by_its_name_in_its_place() {
 
 #[tokio::test]
 async fn fc_117_malformed_introspection_changes_nothing() {
-    for bad in ["a.B:1:0;", "a.B:1", "a.B:-1:0", "a.B:x:0", " a.B:1:0", "a_b:1:0", "a.B:1:0\n"] {
+    for bad in [
+        "a.B:1:0;",
+        "a.B:1",
+        "a.B:-1:0",
+        "a.B:x:0",
+        " a.B:1:0",
+        "a_b:1:0",
+        "a.B:1:0\n",
+    ] {
         let bench = Bench::start().await;
         bench.send(1, "", bad.as_bytes()).await;
         let acks = bench.acks.wait(1).await;
         assert!(
-            matches!(acks[0].1, Some(Outcome::Refused { then: AfterRefusal::CleanKick, .. })),
+            matches!(
+                acks[0].1,
+                Some(Outcome::Refused {
+                    then: AfterRefusal::CleanKick,
+                    ..
+                })
+            ),
             "{bad:?}"
         );
         bench.store.with(|state| {
             let row = &state.devices[&device(1)];
-            assert_eq!(row.introspection, Introspection::parse(DECLARED.as_bytes()).unwrap());
+            assert_eq!(
+                row.introspection,
+                Introspection::parse(DECLARED.as_bytes()).unwrap()
+            );
             assert!(row.pending_empty_cache);
             assert_eq!(row.total_received_msgs, 1);
             assert_eq!(state.errors[0].error_name, "invalid_introspection");
         });
     }
-    assert_eq!(outcome("", &[0xff, 0xfe]).await, Err("invalid_introspection".into()));
+    assert_eq!(
+        outcome("", &[0xff, 0xfe]).await,
+        Err("invalid_introspection".into())
+    );
 }
 
 #[tokio::test]
 async fn fc_117_duplicates_zero_versions_and_the_empty_introspection_are_accepted() {
-    for (text, version) in [("a.B:1:0;a.B:1:1", Some((1, 1))), ("a.B:0:0", Some((0, 0))), ("", None)]
-    {
+    for (text, version) in [
+        ("a.B:1:0;a.B:1:1", Some((1, 1))),
+        ("a.B:0:0", Some((0, 0))),
+        ("", None),
+    ] {
         let bench = Bench::start().await;
         bench.send(1, "", text.as_bytes()).await;
         assert_eq!(stored(&bench.acks.wait(1).await), [1]);
-        let declared = bench.store.with(|state| state.devices[&device(1)].introspection.clone());
-        let found = declared.version("a.B").map(|version| (version.major, version.minor));
+        let declared = bench
+            .store
+            .with(|state| state.devices[&device(1)].introspection.clone());
+        let found = declared
+            .version("a.B")
+            .map(|version| (version.major, version.minor));
         assert_eq!(found, version, "{text:?}");
         assert_eq!(declared.is_empty(), text.is_empty());
     }
-    assert_eq!(outcome("", b"a.B:1:99999999999").await, Err("invalid_introspection".into()));
+    assert_eq!(
+        outcome("", b"a.B:1:99999999999").await,
+        Err("invalid_introspection".into())
+    );
 }

@@ -6,6 +6,7 @@ mod fake;
 mod faults;
 mod interfaces;
 mod judging;
+mod on_stores;
 mod presence;
 
 use std::{
@@ -92,7 +93,12 @@ fn t_srv_cmd() -> Json {
 }
 
 fn audit() -> AuditEntry {
-    AuditEntry { at: NOW, actor: "socket:0".into(), action: "test".into(), object: "acme".into() }
+    AuditEntry {
+        at: NOW,
+        actor: "socket:0".into(),
+        action: "test".into(),
+        object: "acme".into(),
+    }
 }
 
 fn realm_row() -> RealmRow {
@@ -144,18 +150,28 @@ struct Slot {
 
 impl AckSlot for Slot {
     fn settle(self: Box<Self>, outcome: Option<Outcome>) {
-        self.acks.0.send_modify(|acks| acks.push((self.label, outcome)));
+        self.acks
+            .0
+            .send_modify(|acks| acks.push((self.label, outcome)));
     }
 }
 
 impl Acks {
     fn ack(&self, label: u32) -> Ack {
-        Ack::new(Slot { label, acks: self.clone() })
+        Ack::new(Slot {
+            label,
+            acks: self.clone(),
+        })
     }
 
     /// Waits for so many answers in all.
     async fn wait(&self, count: usize) -> Vec<(u32, Option<Outcome>)> {
-        self.0.subscribe().wait_for(|acks| acks.len() >= count).await.unwrap().clone()
+        self.0
+            .subscribe()
+            .wait_for(|acks| acks.len() >= count)
+            .await
+            .unwrap()
+            .clone()
     }
 
     fn now(&self) -> Vec<(u32, Option<Outcome>)> {
@@ -172,6 +188,13 @@ struct Bench {
     next_packet_id: Mutex<u16>,
 }
 
+async fn start_engine(store: Arc<dyn Store>, settings: EngineSettings) -> Arc<Engine> {
+    let tracker = TaskTracker::new();
+    Engine::start(store, settings, ManualClock::new(NOW), &tracker)
+        .await
+        .unwrap()
+}
+
 impl Bench {
     async fn start() -> Self {
         Self::with_settings(EngineSettings::default()).await
@@ -182,7 +205,9 @@ impl Bench {
         store.with(|state| {
             state.realms.insert(realm(), realm_row());
             for number in 1..=3 {
-                state.devices.insert(device(number), device_row(device(number)));
+                state
+                    .devices
+                    .insert(device(number), device_row(device(number)));
             }
             for document in [t_dev(), t_dev_obj(), t_dev_prop(), t_srv_cmd()] {
                 let interface = crate::interface::Interface::from_json(&document).unwrap();
@@ -198,9 +223,17 @@ impl Bench {
         let shared: SharedClock = Arc::clone(&clock) as SharedClock;
         let tracker = TaskTracker::new();
         let as_store: Arc<dyn Store> = Arc::clone(&store) as Arc<dyn Store>;
-        let engine = Engine::start(as_store, settings, shared, &tracker).await.unwrap();
+        let engine = Engine::start(as_store, settings, shared, &tracker)
+            .await
+            .unwrap();
         let (acks, _) = watch::channel(Vec::new());
-        Self { engine, store, acks: Acks(acks), clock, next_packet_id: Mutex::new(1) }
+        Self {
+            engine,
+            store,
+            acks: Acks(acks),
+            clock,
+            next_packet_id: Mutex::new(1),
+        }
     }
 
     fn message(&self, number: u8, label: u32, below: &str, payload: &[u8]) -> InboundMessage {
@@ -212,7 +245,11 @@ impl Bench {
             topic: ByteString::from(format!("{identity}{below}")),
             identity,
             session: EPOCH,
-            delivery: Some(Delivery { packet_id, qos: QoS::AtLeastOnce, dup: false }),
+            delivery: Some(Delivery {
+                packet_id,
+                qos: QoS::AtLeastOnce,
+                dup: false,
+            }),
             payload: Bytes::copy_from_slice(payload),
             received_at: self.clock.wall(),
             denied: None,
@@ -235,7 +272,11 @@ impl Bench {
     async fn send_qos2(&self, label: u32, packet_id: u16, below: &str, payload: &[u8]) {
         let mut message = self.message(1, label, below, payload);
         let packet_id = NonZeroU16::new(packet_id).unwrap();
-        message.delivery = Some(Delivery { packet_id, qos: QoS::ExactlyOnce, dup: false });
+        message.delivery = Some(Delivery {
+            packet_id,
+            qos: QoS::ExactlyOnce,
+            dup: false,
+        });
         self.submit(message).await;
     }
 }
@@ -247,5 +288,8 @@ fn v(value: impl Into<bson::Bson>) -> Vec<u8> {
 
 fn stored(acks: &[(u32, Option<Outcome>)]) -> Vec<u32> {
     let is_stored = |outcome: &Option<Outcome>| *outcome == Some(Outcome::Stored);
-    acks.iter().filter(|(_, outcome)| is_stored(outcome)).map(|(label, _)| *label).collect()
+    acks.iter()
+        .filter(|(_, outcome)| is_stored(outcome))
+        .map(|(label, _)| *label)
+        .collect()
 }

@@ -12,7 +12,10 @@ async fn fc_014_presence_alternates_with_the_messages_between_in_their_places() 
     for round in 0..100 {
         bench.engine.connected(&device(1), None, NOW).await;
         bench.send(round, "/t.Dev/int", &v(1)).await;
-        bench.engine.disconnected(&device(1), DisconnectReason::TakenOver, NOW).await;
+        bench
+            .engine
+            .disconnected(&device(1), DisconnectReason::TakenOver, NOW)
+            .await;
     }
     bench.acks.wait(100).await;
     let kinds = bench.store.effects(|effect| match effect {
@@ -27,17 +30,28 @@ async fn fc_014_presence_alternates_with_the_messages_between_in_their_places() 
 #[tokio::test(start_paused = true)]
 async fn presence_is_durable_before_it_returns_and_waits_for_the_store() {
     let bench = Bench::start().await;
-    bench.store.with(|state| state.faults.extend([fake::Fault::Unavailable; 3]));
-    bench.engine.connected(&device(1), Some("192.0.2.7".parse().unwrap()), NOW).await;
+    bench
+        .store
+        .with(|state| state.faults.extend([fake::Fault::Unavailable; 3]));
+    bench
+        .engine
+        .connected(&device(1), Some("192.0.2.7".parse().unwrap()), NOW)
+        .await;
     assert_eq!(bench.store.attempts(), 4);
-    assert_eq!(bench.store.with(|state| state.history.clone()), ["connected"]);
+    assert_eq!(
+        bench.store.with(|state| state.history.clone()),
+        ["connected"]
+    );
 }
 
 #[tokio::test]
 async fn the_disconnected_event_ends_the_ban_of_a_kicked_session() {
     let bench = Bench::start().await;
     bench.send(1, "/t.Dev/int", b"junk").await;
-    bench.engine.disconnected(&device(1), DisconnectReason::CleanKick, NOW).await;
+    bench
+        .engine
+        .disconnected(&device(1), DisconnectReason::CleanKick, NOW)
+        .await;
     bench.send(2, "/t.Dev/int", &v(2)).await;
     assert_eq!(stored(&bench.acks.wait(2).await), [2]);
 }
@@ -48,7 +62,9 @@ async fn a_device_that_was_made_anew_is_read_again_when_it_connects() {
     bench.send(1, "/t.Dev/int", &v(1)).await;
     bench.acks.wait(1).await;
     let nothing = Introspection::default();
-    bench.store.with(|state| state.devices.get_mut(&device(1)).unwrap().introspection = nothing);
+    bench
+        .store
+        .with(|state| state.devices.get_mut(&device(1)).unwrap().introspection = nothing);
     // in one batch with the messages after it
     let (identity, payload) = (device(1), v(2));
     let connect = bench.engine.connected(&identity, None, NOW);

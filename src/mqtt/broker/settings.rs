@@ -19,7 +19,8 @@ pub struct BrokerSettings {
     pub connections_per_address_max: usize,
     /// TLS handshakes under way per peer address.
     pub handshakes_per_address_max: usize,
-    /// TLS handshakes whose asymmetric work may be done at the same time.
+    /// TLS handshakes whose asymmetric work may be done at the same time; fewer than there are
+    /// cores leaves some for the connections that are there (default: half of them).
     pub handshakes_at_work_max: usize,
     /// For the whole TLS handshake.
     pub handshake_timeout: Duration,
@@ -67,7 +68,8 @@ impl Default for BrokerSettings {
             connections_max: 100_000,
             connections_per_address_max: 20_000,
             handshakes_per_address_max: 1_000,
-            handshakes_at_work_max: 32,
+            handshakes_at_work_max: std::thread::available_parallelism()
+                .map_or(1, |cores| cores.get().div_ceil(2)),
             handshake_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),

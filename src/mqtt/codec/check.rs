@@ -55,7 +55,7 @@ pub(super) struct Repairs {
     pub(super) clean_flag_at: Option<usize>,
     /// The four bytes of a Message Expiry Interval of 0.
     pub(super) expiry_zero_at: Option<usize>,
-    /// A filter is empty: the library refuses the whole packet in 3.1.1, the session only the filter.
+    /// A filter is empty: the library refuses the whole packet in 3.1.1, the session it alone.
     pub(super) filter_empty: bool,
 }
 
@@ -112,9 +112,8 @@ pub(super) fn check_packet(
         kind::SUBSCRIBE => repairs.filter_empty = check_subscribe(body, version)?,
         kind::UNSUBSCRIBE => repairs.filter_empty = check_unsubscribe(body, version)?,
         kind @ (kind::SUBACK | kind::UNSUBACK) => check_codes(kind, body, version)?,
-        kind::PINGREQ | kind::PINGRESP => {}
         kind::DISCONNECT if version == Version::V5 => check_disconnect(body, sender)?,
-        kind::DISCONNECT => {}
+        kind::DISCONNECT | kind::PINGREQ | kind::PINGRESP => {}
         kind::AUTH => check_auth(body)?,
         _ => return Err(Violation::PacketType),
     }
@@ -133,7 +132,7 @@ pub(super) fn check_protocol(body: &[u8]) -> Result<Option<Version>, Violation> 
     };
     let name = NAMES
         .into_iter()
-        .find(|name| starts(&name))
+        .find(starts)
         .ok_or(Violation::ProtocolName)?;
     match (name.len(), body.get(name.len())) {
         (_, None) => Ok(None),
@@ -231,7 +230,8 @@ fn check_publish(
             return Err(Violation::TopicMissing);
         }
     }
-    if !is_valid_topic_name(topic) && !(topic.is_empty() && found.has_topic_alias()) {
+    let by_alias = topic.is_empty() && found.has_topic_alias();
+    if !by_alias && !is_valid_topic_name(topic) {
         return Err(Violation::TopicName);
     }
     body.take(body.len())?;

@@ -41,7 +41,7 @@ pub enum EncodeError {
 }
 
 impl EncodeError {
-    pub(super) fn from_library(error: LibraryError) -> Self {
+    pub(super) const fn from_library(error: &LibraryError) -> Self {
         match error {
             LibraryError::OverMaxPacketSize { .. } => Self::TooLarge {
                 bytes: LENGTH_MAX,

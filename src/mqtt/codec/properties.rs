@@ -207,7 +207,7 @@ pub(super) fn check(packet: &mut Reader<'_>, place: Place) -> Result<Properties,
 
 /// Reads the value of the property `id`.
 fn check_value(rest: &mut Reader<'_>, id: u8) -> Result<(), Violation> {
-    let allowed = match id {
+    let violation = match id {
         id::PAYLOAD_FORMAT
         | id::REQUEST_PROBLEM
         | id::REQUEST_RESPONSE
@@ -215,35 +215,27 @@ fn check_value(rest: &mut Reader<'_>, id: u8) -> Result<(), Violation> {
         | id::RETAIN_AVAILABLE
         | id::WILDCARD_AVAILABLE
         | id::SUBSCRIPTION_ID_AVAILABLE
-        | id::SHARED_AVAILABLE => rest.u8()? <= 1,
-        id::SERVER_KEEP_ALIVE | id::TOPIC_ALIAS_MAXIMUM => rest.u16().map(|_| true)?,
-        id::RECEIVE_MAXIMUM => rest.u16()? != 0,
-        id::TOPIC_ALIAS if rest.u16()? == 0 => return Err(Violation::TopicAliasZero),
-        id::TOPIC_ALIAS => true,
-        id::MESSAGE_EXPIRY | id::SESSION_EXPIRY | id::WILL_DELAY => rest.u32().map(|_| true)?,
-        id::MAXIMUM_PACKET_SIZE => rest.u32()? != 0,
-        id::SUBSCRIPTION_ID => rest.variable()? != 0,
-        id::CORRELATION_DATA | id::AUTHENTICATION_DATA => rest.binary().map(|_| true)?,
-        // [MQTT5-3.3.2-14], [MQTT5-3.1.3-8]
-        id::RESPONSE_TOPIC if !is_valid_topic_name(rest.text()?) => {
-            return Err(Violation::TopicName);
-        }
-        id::RESPONSE_TOPIC => true,
+        | id::SHARED_AVAILABLE => (rest.u8()? > 1).then_some(Violation::PropertyValue),
+        id::SERVER_KEEP_ALIVE | id::TOPIC_ALIAS_MAXIMUM => rest.u16().map(|_| None)?,
+        id::RECEIVE_MAXIMUM => (rest.u16()? == 0).then_some(Violation::PropertyValue),
+        id::TOPIC_ALIAS => (rest.u16()? == 0).then_some(Violation::TopicAliasZero),
+        id::MESSAGE_EXPIRY | id::SESSION_EXPIRY | id::WILL_DELAY => rest.u32().map(|_| None)?,
+        id::MAXIMUM_PACKET_SIZE => (rest.u32()? == 0).then_some(Violation::PropertyValue),
+        id::SUBSCRIPTION_ID => (rest.variable()? == 0).then_some(Violation::PropertyValue),
+        id::CORRELATION_DATA | id::AUTHENTICATION_DATA => rest.binary().map(|_| None)?,
+        // [MQTT5-3.3.2-14]
+        id::RESPONSE_TOPIC => (!is_valid_topic_name(rest.text()?)).then_some(Violation::TopicName),
         id::USER => {
             rest.text()?;
-            rest.text().map(|_| true)?
+            rest.text().map(|_| None)?
         }
         id::CONTENT_TYPE
         | id::ASSIGNED_CLIENT_ID
         | id::AUTHENTICATION_METHOD
         | id::RESPONSE_INFORMATION
         | id::SERVER_REFERENCE
-        | id::REASON_STRING => rest.text().map(|_| true)?,
-        _ => return Err(Violation::Property),
+        | id::REASON_STRING => rest.text().map(|_| None)?,
+        _ => Some(Violation::Property),
     };
-    if allowed {
-        Ok(())
-    } else {
-        Err(Violation::PropertyValue)
-    }
+    violation.map_or(Ok(()), Err)
 }

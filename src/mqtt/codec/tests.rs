@@ -12,6 +12,7 @@ use crate::mqtt::{
 #[path = "../../../tests/harness/packets.rs"]
 mod packets;
 
+mod oracles;
 mod properties;
 
 /// A decoder in the state in which the case's packet comes.

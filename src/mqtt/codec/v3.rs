@@ -203,7 +203,7 @@ pub(super) fn encode(packet: &Packet, out: &mut BytesMut) -> Result<(), EncodeEr
     let packet = to_library(packet)?;
     lib::Codec::new(0)
         .encode(packet, out)
-        .map_err(EncodeError::from_library)
+        .map_err(|error| EncodeError::from_library(&error))
 }
 
 fn to_library(packet: &Packet) -> Result<lib::Packet, EncodeError> {

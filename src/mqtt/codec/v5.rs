@@ -206,7 +206,7 @@ pub(super) fn encode(packet: &Packet, out: &mut BytesMut) -> Result<(), EncodeEr
     // no maximum: with a small one the library's arithmetic overflows
     lib::Codec::new(0, 0)
         .encode(packet, out)
-        .map_err(EncodeError::from_library)
+        .map_err(|error| EncodeError::from_library(&error))
 }
 
 fn to_library(packet: &Packet) -> Result<lib::Packet, EncodeError> {

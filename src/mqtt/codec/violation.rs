@@ -121,7 +121,7 @@ pub enum Violation {
     /// No Local on a shared subscription [MQTT5-3.8.3-4].
     #[error("No Local on a shared subscription")]
     NoLocalShared,
-    /// An empty topic name without a topic alias [MQTT5-3.3.2-8].
+    /// An empty topic name without a topic alias (3.3.2.1 of 5.0).
     #[error("empty topic without an alias")]
     TopicMissing,
 

@@ -78,7 +78,13 @@ pub(super) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
                 reason = outcome.as_str(),
                 "CONNECT refused"
             );
-            push(wire, ConnAck { reason, ..ConnAck::default() });
+            push(
+                wire,
+                ConnAck {
+                    reason,
+                    ..ConnAck::default()
+                },
+            );
             Err(outcome)
         }
     }
@@ -121,11 +127,15 @@ async fn let_in(
             }
         },
     };
-    let certificate_ends_at = certificate
-        .as_ref()
-        .map(|it| it.not_after.saturating_add(shared.settings.certificate_expiry_grace));
+    let certificate_ends_at = certificate.as_ref().map(|it| {
+        it.not_after
+            .saturating_add(shared.settings.certificate_expiry_grace)
+    });
     if certificate_ends_at.is_some_and(|end| end <= shared.clock.wall()) {
-        return Err(Refusal(ConnectOutcome::CertificateRefused, ReasonCode::NOT_AUTHORIZED));
+        return Err(Refusal(
+            ConnectOutcome::CertificateRefused,
+            ReasonCode::NOT_AUTHORIZED,
+        ));
     }
     judge_will(&connect, &identity, shared)?;
     let agreed = agree(connect, &identity, &Policy::of(&shared.settings))
@@ -139,13 +149,26 @@ async fn let_in(
             return Err(Refusal(ConnectOutcome::Stopping, ReasonCode::SERVER_UNAVAILABLE));
         }
     };
+    let still_accepted = certificate.as_ref().is_none_or(|it| {
+        shared.pools.verify(&identity, &it.chain, shared.clock.wall()).is_ok()
+    });
+    if !still_accepted {
+        // the pool changed after the handshake; from the claim on live connections are looked at
+        return Err(Refusal(ConnectOutcome::CertificateRefused, ReasonCode::NOT_AUTHORIZED));
+    }
     if had_owner {
         // what the older connection sent may have been committed since
         introspection = admit(&identity, certificate.as_deref(), shared).await?;
     }
     let started = start(&identity, &agreed, shared).await?;
-    let stay = Stay { identity: identity.clone(), epoch: started.epoch };
-    shared.lifecycle.connected(&identity, Some(peer.address.ip()), shared.clock.wall()).await;
+    let stay = Stay {
+        identity: identity.clone(),
+        epoch: started.epoch,
+    };
+    shared
+        .lifecycle
+        .connected(&identity, Some(peer.address.ip()), shared.clock.wall())
+        .await;
     tracing::info!(
         realm = %identity.realm,
         device_id = %identity.device,
@@ -155,15 +178,38 @@ async fn let_in(
         "connected"
     );
     let keep_alive = agreed.keep_alive;
-    let connack = ConnAck { session_present: started.session_present, ..agreed.connack.clone() };
+    let connack = ConnAck {
+        session_present: started.session_present,
+        ..agreed.connack.clone()
+    };
     let limits = Limits::of(&shared.settings);
-    let session = Session::new(Start { identity, introspection, agreed, limits });
-    Ok((Accepted { stay, session, started, claim, keep_alive, certificate_ends_at }, connack))
+    let session = Session::new(Start {
+        identity,
+        introspection,
+        agreed,
+        limits,
+    });
+    Ok((
+        Accepted {
+            stay,
+            session,
+            started,
+            claim,
+            keep_alive,
+            certificate_ends_at,
+        },
+        connack,
+    ))
 }
 
 fn judge_will(connect: &Connect, identity: &Identity, shared: &Shared) -> Result<(), Refusal> {
-    let Some(will) = &connect.will else { return Ok(()) };
-    let acl = Acl { identity, levels_max: shared.settings.topic_levels_max };
+    let Some(will) = &connect.will else {
+        return Ok(());
+    };
+    let acl = Acl {
+        identity,
+        levels_max: shared.settings.topic_levels_max,
+    };
     acl.will(&will.topic).map_err(|denied| {
         let reason = match denied {
             WillDenied::Malformed => ReasonCode::TOPIC_NAME_INVALID,

@@ -26,7 +26,10 @@ pub(super) struct AckInbox {
 impl AckInbox {
     /// An ack that reports here.
     pub(super) fn ack(self: &Arc<Self>, slot: Slot) -> Ack {
-        Ack::new(InboxSlot { inbox: Arc::clone(self), slot })
+        Ack::new(InboxSlot {
+            inbox: Arc::clone(self),
+            slot,
+        })
     }
 
     /// Takes all that has arrived.
@@ -50,7 +53,11 @@ struct InboxSlot {
 
 impl AckSlot for InboxSlot {
     fn settle(self: Box<Self>, outcome: Option<Outcome>) {
-        let mut answered = self.inbox.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answered = self
+            .inbox
+            .answered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let first = answered.is_empty();
         answered.push_back((self.slot, outcome));
         drop(answered);

@@ -31,7 +31,11 @@ enum State {
 
 impl Feed {
     pub(super) const fn new(deliveries: mpsc::Receiver<Delivery>, session_present: bool) -> Self {
-        let state = if session_present { State::Behind } else { State::Live };
+        let state = if session_present {
+            State::Behind
+        } else {
+            State::Live
+        };
         Self { deliveries, state }
     }
 

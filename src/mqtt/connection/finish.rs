@@ -27,14 +27,22 @@ pub(super) struct Stay {
 
 /// Clears up after a connection and gives its claim back.
 pub(super) async fn finish(shared: &Arc<Shared>, stay: &Stay, closing: Closing, claim: Claim) {
-    let Closing { reason, erase, expiry, will } = closing;
+    let Closing {
+        reason,
+        erase,
+        expiry,
+        will,
+    } = closing;
     if let Some(will) = will {
         wills::leave(shared, stay, will).await;
     }
     if let Some(epoch) = stop_session(shared, stay, erase, expiry).await {
         shared.intake.forget(&stay.identity, epoch);
     }
-    shared.lifecycle.disconnected(&stay.identity, reason, shared.clock.wall()).await;
+    shared
+        .lifecycle
+        .disconnected(&stay.identity, reason, shared.clock.wall())
+        .await;
     shared.counters.disconnect(reason);
     tracing::info!(
         realm = %stay.identity.realm,

@@ -26,10 +26,10 @@ use crate::{
         Ack, DisconnectReason, InboundMessage, Permit,
         broker::Shared,
         codec::EncodeError,
-        packet::{Packet, ReasonCode},
+        packet::Packet,
         session::{Closing, Context, Effect, Output, Session, Submission},
         sessions::{
-            Delivery, Message, Queued, QuotaExceeded, Resume, SessionExpiry, SessionsError,
+            Delivery, Message, Queued, QuotaExceeded, Resume, SessionsError,
             Settled, SubscribeOutcome, Subscription,
         },
         takeover::{Claim, Order},
@@ -42,12 +42,22 @@ pub(super) async fn run<S: AsyncRead + AsyncWrite + Send + Unpin>(
     accepted: Accepted,
     shared: &Shared,
 ) -> (Closing, Claim) {
-    let Accepted { stay, session, started, mut claim, keep_alive, certificate_ends_at } = accepted;
+    let Accepted {
+        stay,
+        session,
+        started,
+        mut claim,
+        keep_alive,
+        certificate_ends_at,
+    } = accepted;
+    let expiry = session.expiry();
     let connection = Connection {
         shared,
         stay: &stay,
         ownership: Box::new(|interface, major| {
-            shared.registry.ownership(&stay.identity.realm, interface, major)
+            shared
+                .registry
+                .ownership(&stay.identity.realm, interface, major)
         }),
         wire,
         session,
@@ -61,19 +71,22 @@ pub(super) async fn run<S: AsyncRead + AsyncWrite + Send + Unpin>(
         is_draining: false,
         closing: None,
     };
-    let closing = AssertUnwindSafe(connection.run()).catch_unwind().await.unwrap_or_else(|_| {
-        tracing::error!(
-            realm = %stay.identity.realm,
-            device_id = %stay.identity.device,
-            "panic in a connection: this is a bug; the connection ends"
-        );
-        Closing {
-            reason: DisconnectReason::InternalError,
-            erase: false,
-            expiry: SessionExpiry::Never,
-            will: None,
-        }
-    });
+    let closing = AssertUnwindSafe(connection.run())
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| {
+            tracing::error!(
+                realm = %stay.identity.realm,
+                device_id = %stay.identity.device,
+                "panic in a connection: this is a bug; the connection ends"
+            );
+            Closing {
+                reason: DisconnectReason::InternalError,
+                erase: false,
+                expiry,
+                will: None,
+            }
+        });
     (closing, claim)
 }
 
@@ -157,7 +170,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Send + Unpin> Connection<'a, S> {
                     self.session.packet(packet, &context);
                 }
                 Err(violation) => {
-                    self.shared.counters.refuse(&self.stay.identity.realm, violation.as_str());
+                    self.shared
+                        .counters
+                        .refuse(&self.stay.identity.realm, violation.as_str());
                     tracing::info!(
                         realm = %self.stay.identity.realm,
                         device_id = %self.stay.identity.device,
@@ -187,7 +202,17 @@ impl<'a, S: AsyncRead + AsyncWrite + Send + Unpin> Connection<'a, S> {
         self.timers.set_reading(reads, clock.now());
         self.timers.arm(clock);
         let listens = delivers && self.feed.is_live();
-        let Self { wire, claim, inbox, reservation, tasks, feed, timers, shared, .. } = self;
+        let Self {
+            wire,
+            claim,
+            inbox,
+            reservation,
+            tasks,
+            feed,
+            timers,
+            shared,
+            ..
+        } = self;
         tokio::select! {
             biased;
             order = claim.order() => Event::Order(order),
@@ -233,7 +258,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Send + Unpin> Connection<'a, S> {
     /// meanwhile, so that a dead socket does not hold up its device's next connection.
     async fn write(&mut self) {
         let began = self.shared.clock.now();
-        let Self { wire, claim, session, shared, .. } = self;
+        let Self {
+            wire,
+            claim,
+            session,
+            shared,
+            ..
+        } = self;
         let failed = {
             let write = tokio::time::timeout(shared.settings.write_timeout, wire.flush());
             tokio::pin!(write);
@@ -257,7 +288,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Send + Unpin> Connection<'a, S> {
             self.session.lost(reason);
             self.perform();
         }
-        self.timers.was_deaf(self.shared.clock.now().saturating_duration_since(began));
+        self.timers
+            .was_deaf(self.shared.clock.now().saturating_duration_since(began));
     }
 
     /// Does what the session wants done.
@@ -276,12 +308,20 @@ impl<'a, S: AsyncRead + AsyncWrite + Send + Unpin> Connection<'a, S> {
             Packet::Publish(publish) => counters.deliver(publish.qos),
             Packet::PubAck(_) | Packet::PubRec(_) => counters.acknowledged.increment(),
             Packet::SubAck(suback) => {
-                let refused = suback.reasons.iter().filter(|reason| reason.is_failure()).count();
-                counters.subscriptions_denied.add(u64::try_from(refused).unwrap_or(u64::MAX));
+                let refused = suback
+                    .reasons
+                    .iter()
+                    .filter(|reason| reason.is_failure())
+                    .count();
+                counters
+                    .subscriptions_denied
+                    .add(u64::try_from(refused).unwrap_or(u64::MAX));
             }
             _ => {}
         }
-        let Err(error) = self.wire.push(packet) else { return };
+        let Err(error) = self.wire.push(packet) else {
+            return;
+        };
         let reason = match error {
             // an answer that is larger than the Maximum Packet Size the device asked for
             EncodeError::TooLarge { .. } => DisconnectReason::ProtocolError,
@@ -331,7 +371,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Send + Unpin> Connection<'a, S> {
     fn unsubscribe(&mut self, filters: Vec<ByteString>) {
         let (sessions, stay) = (&self.shared.sessions, self.stay);
         self.task(async move {
-            Done::Unsubscribed(sessions.unsubscribe(&stay.identity, stay.epoch, filters).await)
+            Done::Unsubscribed(
+                sessions
+                    .unsubscribe(&stay.identity, stay.epoch, filters)
+                    .await,
+            )
         });
     }
 
@@ -343,7 +387,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Send + Unpin> Connection<'a, S> {
     fn reserve(&mut self, bytes: usize) {
         let mut reservation = self.shared.intake.reserve(&self.stay.identity, bytes);
         // a pending one is polled again, with the task's own waker, before anything is waited for
-        match reservation.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop())) {
+        match reservation
+            .as_mut()
+            .poll(&mut std::task::Context::from_waker(Waker::noop()))
+        {
             Poll::Ready(permit) => self.grant(permit),
             Poll::Pending => self.reservation = Some(reservation),
         }
@@ -361,8 +408,17 @@ impl<'a, S: AsyncRead + AsyncWrite + Send + Unpin> Connection<'a, S> {
             self.session.end(DisconnectReason::InternalError);
             return;
         };
-        let Submission { slot, delivery, topic, payload, received_at, denied } = submission;
-        let qos = delivery.map_or(crate::mqtt::packet::QoS::AtMostOnce, |delivery| delivery.qos);
+        let Submission {
+            slot,
+            delivery,
+            topic,
+            payload,
+            received_at,
+            denied,
+        } = submission;
+        let qos = delivery.map_or(crate::mqtt::packet::QoS::AtMostOnce, |delivery| {
+            delivery.qos
+        });
         self.shared.counters.publish(qos);
         if let Some(denial) = denied {
             self.shared.counters.deny(denial);
@@ -467,7 +523,10 @@ fn context<'c>(
     shared: &Shared,
     ownership: &'c (dyn Fn(&str, u32) -> Option<Ownership> + Send + Sync),
 ) -> Context<'c> {
-    Context { now: shared.clock.wall(), ownership }
+    Context {
+        now: shared.clock.wall(),
+        ownership,
+    }
 }
 
 /// Waits for the permit that was asked for, if one was.

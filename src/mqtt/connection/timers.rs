@@ -70,7 +70,10 @@ impl Timers {
 
     /// Why the connection has to end now, if it has to.
     pub(super) fn due(&self, clock: &dyn Clock) -> Option<DisconnectReason> {
-        if self.certificate_ends_at.is_some_and(|end| end <= clock.wall()) {
+        if self
+            .certificate_ends_at
+            .is_some_and(|end| end <= clock.wall())
+        {
             return Some(DisconnectReason::CertificateExpired);
         }
         let silent = self.patience.filter(|_| self.is_reading);
@@ -81,12 +84,18 @@ impl Timers {
     /// Sets the timer for what is due next.
     pub(super) fn arm(&mut self, clock: &dyn Clock) {
         let now = clock.now();
-        let keep_alive =
-            self.patience.filter(|_| self.is_reading).map(|patience| self.heard_at + patience);
-        let certificate = self.certificate_ends_at.map(|end| {
-            now + end.saturating_since(clock.wall()).min(CERTIFICATE_INTERVAL)
-        });
-        let next = keep_alive.into_iter().chain(certificate).min().unwrap_or(now + IDLE);
+        let keep_alive = self
+            .patience
+            .filter(|_| self.is_reading)
+            .map(|patience| self.heard_at + patience);
+        let certificate = self
+            .certificate_ends_at
+            .map(|end| now + end.saturating_since(clock.wall()).min(CERTIFICATE_INTERVAL));
+        let next = keep_alive
+            .into_iter()
+            .chain(certificate)
+            .min()
+            .unwrap_or(now + IDLE);
         // most wake-ups move the keep-alive further away: then the timer is left alone
         if self.fires_at.is_none_or(|fires_at| next < fires_at) {
             let wait = next.saturating_duration_since(now);
@@ -102,13 +111,15 @@ impl Timers {
     /// # Cancel safety
     /// It is.
     pub(super) async fn fired(&mut self) {
-        std::future::poll_fn(|context: &mut Context<'_>| match self.timer.as_mut().poll(context) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(()) => {
-                self.fires_at = None;
-                Poll::Ready(())
-            }
-        })
+        std::future::poll_fn(
+            |context: &mut Context<'_>| match self.timer.as_mut().poll(context) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(()) => {
+                    self.fires_at = None;
+                    Poll::Ready(())
+                }
+            },
+        )
         .await;
     }
 }

@@ -61,7 +61,11 @@ impl DelayedWills {
     /// session has ended [MQTT5-3.1.3-9].
     pub(super) fn came_back(&self, identity: &Identity, session_present: bool) {
         if let Some(waiting) = self.table().waiting.remove(identity) {
-            let fate = if session_present { Fate::Drop } else { Fate::Publish };
+            let fate = if session_present {
+                Fate::Drop
+            } else {
+                Fate::Publish
+            };
             // the task takes its will out of the table before it ends
             let _ = waiting.fate.send(fate);
         }
@@ -77,14 +81,19 @@ impl DelayedWills {
         let number = table.last;
         let (fate, receiver) = oneshot::channel();
         // an older one of the same device loses its sender, and with it nothing is left to wait for
-        table.waiting.insert(identity.clone(), Waiting { number, fate });
+        table
+            .waiting
+            .insert(identity.clone(), Waiting { number, fate });
         Some((number, receiver))
     }
 
     /// Takes will `number` out; `false` when somebody else has.
     fn take(&self, identity: &Identity, number: u64) -> bool {
         let mut table = self.table();
-        let is_there = table.waiting.get(identity).is_some_and(|will| will.number == number);
+        let is_there = table
+            .waiting
+            .get(identity)
+            .is_some_and(|will| will.number == number);
         if is_there {
             table.waiting.remove(identity);
         }
@@ -100,7 +109,11 @@ impl DelayedWills {
 pub(super) async fn leave(shared: &Arc<Shared>, stay: &Stay, will: PendingWill) {
     let waits = !will.delay.is_zero() && !shared.drain.is_cancelled();
     let place = waits
-        .then(|| shared.wills.wait(&stay.identity, shared.settings.delayed_wills_max))
+        .then(|| {
+            shared
+                .wills
+                .wait(&stay.identity, shared.settings.delayed_wills_max)
+        })
         .flatten();
     let Some((number, mut fate)) = place else {
         publish(shared, stay, will).await;
@@ -129,14 +142,27 @@ pub(super) async fn leave(shared: &Arc<Shared>, stay: &Stay, will: PendingWill) 
 
 async fn publish(shared: &Shared, stay: &Stay, will: PendingWill) {
     let identity = &stay.identity;
-    let acl = Acl { identity, levels_max: shared.settings.topic_levels_max };
+    let acl = Acl {
+        identity,
+        levels_max: shared.settings.topic_levels_max,
+    };
     let ownership =
         |interface: &str, major| shared.registry.ownership(&identity.realm, interface, major);
-    let Some(FiringWill { topic, payload, denied }) = will.fire(&acl, &ownership) else { return };
+    let Some(FiringWill {
+        topic,
+        payload,
+        denied,
+    }) = will.fire(&acl, &ownership)
+    else {
+        return;
+    };
     if let Some(denial) = denied {
         shared.counters.deny(denial);
     }
-    let permit = shared.intake.reserve(identity, topic.len() + payload.len()).await;
+    let permit = shared
+        .intake
+        .reserve(identity, topic.len() + payload.len())
+        .await;
     let message = InboundMessage {
         identity: identity.clone(),
         session: stay.epoch,

@@ -3,9 +3,7 @@
 //! An idle connection holds no read buffer: reading goes through a scratch buffer of the thread, and
 //! only a packet that is not whole yet is kept.
 
-use std::{
-    cell::RefCell, future::poll_fn, io, pin::Pin, sync::Arc, task::Poll, time::Duration,
-};
+use std::{cell::RefCell, future::poll_fn, io, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use bytes::BytesMut;
 use tokio::{
@@ -105,13 +103,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         })
         .await?;
         self.ended |= count == 0;
-        self.counters.bytes_in.add(u64::try_from(count).unwrap_or(u64::MAX));
+        self.counters
+            .bytes_in
+            .add(u64::try_from(count).unwrap_or(u64::MAX));
         Ok(count > 0)
     }
 
     /// Appends a packet to the output.
     pub(super) fn push(&mut self, packet: &Packet) -> Result<(), EncodeError> {
-        encode(packet, self.version, self.peer_packet_bytes_max, &mut self.output)
+        encode(
+            packet,
+            self.version,
+            self.peer_packet_bytes_max,
+            &mut self.output,
+        )
     }
 
     /// Appends what is said about a violation. A CONNACK may have another form than agreed.
@@ -119,11 +124,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         let (packet, version) = match self.decoder.farewell(violation) {
             Farewell::Silence => return,
             Farewell::ConnAck { version, reason } => {
-                let connack = crate::mqtt::packet::ConnAck { reason, ..Default::default() };
+                let connack = crate::mqtt::packet::ConnAck {
+                    reason,
+                    ..Default::default()
+                };
                 (Packet::ConnAck(Box::new(connack)), version)
             }
             Farewell::Disconnect { reason } => {
-                let disconnect = crate::mqtt::packet::Disconnect { reason, ..Default::default() };
+                let disconnect = crate::mqtt::packet::Disconnect {
+                    reason,
+                    ..Default::default()
+                };
                 (Packet::Disconnect(disconnect), self.version)
             }
         };
@@ -145,7 +156,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         let bytes = std::mem::take(&mut self.output);
         self.stream.write_all(&bytes).await?;
         self.stream.flush().await?;
-        self.counters.bytes_out.add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        self.counters
+            .bytes_out
+            .add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         Ok(())
     }
 
@@ -186,7 +199,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         if self.broken {
             return;
         }
-        if self.output_bytes() > 0 && !matches!(timeout(CLOSE_TIMEOUT, self.flush()).await, Ok(Ok(())))
+        if self.output_bytes() > 0
+            && !matches!(timeout(CLOSE_TIMEOUT, self.flush()).await, Ok(Ok(())))
         {
             return;
         }

@@ -51,7 +51,11 @@ impl AckWindow {
     pub(super) fn admit(&mut self, owed: Owed, bytes: usize) -> u32 {
         let outcome = matches!(owed, Owed::Again(..)).then_some(Outcome::Stored);
         let index = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
-        self.entries.push_back(Entry { owed, bytes, outcome });
+        self.entries.push_back(Entry {
+            owed,
+            bytes,
+            outcome,
+        });
         self.bytes += bytes;
         self.first.wrapping_add(index)
     }
@@ -76,14 +80,20 @@ impl AckWindow {
 
     /// Whether the QoS 2 flow `packet_id` is in here, its PUBREL not yet seen.
     pub(super) fn holds(&self, packet_id: PacketId) -> bool {
-        let this = Owed::PubRec { packet_id, released: false };
+        let this = Owed::PubRec {
+            packet_id,
+            released: false,
+        };
         self.entries.iter().any(|entry| entry.owed == this)
     }
 
     /// PUBREL came for `packet_id`: it is not to be held after its PUBREC.
     pub(super) fn release(&mut self, packet_id: PacketId) {
         for entry in &mut self.entries {
-            if let Owed::PubRec { packet_id: id, released } = &mut entry.owed
+            if let Owed::PubRec {
+                packet_id: id,
+                released,
+            } = &mut entry.owed
                 && *id == packet_id
             {
                 *released = true;
@@ -125,7 +135,15 @@ impl AckWindow {
 
     /// How many of them will hold their packet id until PUBREL.
     pub(super) fn qos2(&self) -> usize {
-        let qos2 = |entry: &&Entry| matches!(entry.owed, Owed::PubRec { released: false, .. });
+        let qos2 = |entry: &&Entry| {
+            matches!(
+                entry.owed,
+                Owed::PubRec {
+                    released: false,
+                    ..
+                }
+            )
+        };
         self.entries.iter().filter(qos2).count()
     }
 }
@@ -146,14 +164,23 @@ mod tests {
         window.settle(second, Outcome::Stored);
         assert_eq!(window.pop_done(), None);
         window.settle(first, Outcome::Stored);
-        assert_eq!(window.pop_done(), Some((first, Owed::PubAck(id(1)), Outcome::Stored)));
-        assert_eq!(window.pop_done(), Some((second, Owed::PubAck(id(2)), Outcome::Stored)));
+        assert_eq!(
+            window.pop_done(),
+            Some((first, Owed::PubAck(id(1)), Outcome::Stored))
+        );
+        assert_eq!(
+            window.pop_done(),
+            Some((second, Owed::PubAck(id(2)), Outcome::Stored))
+        );
         assert_eq!((window.len(), window.bytes()), (0, 0));
     }
 
     #[test]
     fn numbers_go_on_over_the_wrap() {
-        let mut window = AckWindow { first: u32::MAX, ..AckWindow::default() };
+        let mut window = AckWindow {
+            first: u32::MAX,
+            ..AckWindow::default()
+        };
         let first = window.admit(Owed::Nothing, 1);
         let second = window.admit(Owed::Nothing, 1);
         assert_eq!((first, second), (u32::MAX, 0));

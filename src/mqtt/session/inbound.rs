@@ -8,17 +8,14 @@ use bytestring::ByteString;
 use super::{
     super::{
         AfterRefusal, Delivery, Denial, Outcome,
-        acl::{Acl, Verdict, is_topic_name},
+        acl::{Acl, Verdict},
         packet::{Acknowledgement, Packet, PacketId, Publish, QoS, ReasonCode, Version},
+        topics::is_valid_topic_name,
     },
     Capabilities, Context, Effect, Limits, Output, Slot, Submission,
     acks::{AckWindow, Owed},
 };
-use crate::{
-    clock::Timestamp,
-    identity::DeviceTopic,
-    interface::Introspection,
-};
+use crate::{clock::Timestamp, identity::DeviceTopic, interface::Introspection};
 
 /// Everything on its way from the device into the engine.
 ///
@@ -91,7 +88,10 @@ impl Inbound {
             aliases: Vec::new(),
             held: None,
             barred_by: None,
-            rules: Rules { committed: introspection, accepted: VecDeque::new() },
+            rules: Rules {
+                committed: introspection,
+                accepted: VecDeque::new(),
+            },
         }
     }
 
@@ -107,8 +107,9 @@ impl Inbound {
         if !publish.subscription_ids.is_empty() || numbered != publish.packet_id.is_some() {
             return Err(Refusal::Protocol(ReasonCode::PROTOCOL_ERROR));
         }
-        self.resolve_alias(&mut publish).map_err(Refusal::Protocol)?;
-        if !is_topic_name(&publish.topic) {
+        self.resolve_alias(&mut publish)
+            .map_err(Refusal::Protocol)?;
+        if !is_valid_topic_name(&publish.topic) {
             return Err(Refusal::Protocol(ReasonCode::TOPIC_NAME_INVALID));
         }
         if !acl.is_own(&publish.topic) {
@@ -117,13 +118,22 @@ impl Inbound {
         if numbered && !self.is_repeat(&publish) && self.exceeds_receive_maximum() {
             return Err(Refusal::Protocol(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED));
         }
-        self.held = Some(Held { publish, received_at: context.now, reserving: false });
+        self.held = Some(Held {
+            publish,
+            received_at: context.now,
+            reserving: false,
+        });
         Ok(())
     }
 
     /// Moves the held PUBLISH on if there is room: it asks for a permit.
-    pub(super) fn advance(&mut self, outputs: &mut VecDeque<Output>) -> Result<Advance, ReasonCode> {
-        let Some(held) = &self.held else { return Ok(Advance::Waiting) };
+    pub(super) fn advance(
+        &mut self,
+        outputs: &mut VecDeque<Output>,
+    ) -> Result<Advance, ReasonCode> {
+        let Some(held) = &self.held else {
+            return Ok(Advance::Waiting);
+        };
         if held.reserving || self.barred_by.is_some() {
             return Ok(Advance::Waiting);
         }
@@ -133,7 +143,8 @@ impl Inbound {
                 if !has_place {
                     return Ok(Advance::Waiting);
                 }
-                self.window.admit(Owed::Again(packet_id, ReasonCode::SUCCESS), 0);
+                self.window
+                    .admit(Owed::Again(packet_id, ReasonCode::SUCCESS), 0);
                 self.held = None;
                 return Ok(Advance::Repeated);
             }
@@ -167,7 +178,11 @@ impl Inbound {
         context: &Context<'_>,
         outputs: &mut VecDeque<Output>,
     ) {
-        let Some(Held { publish, received_at, .. }) = self.held.take_if(|held| held.reserving)
+        let Some(Held {
+            publish,
+            received_at,
+            ..
+        }) = self.held.take_if(|held| held.reserving)
         else {
             return;
         };
@@ -179,7 +194,10 @@ impl Inbound {
         };
         let owed = match (publish.qos, publish.packet_id) {
             (QoS::AtLeastOnce, Some(packet_id)) => Owed::PubAck(packet_id),
-            (QoS::ExactlyOnce, Some(packet_id)) => Owed::PubRec { packet_id, released: false },
+            (QoS::ExactlyOnce, Some(packet_id)) => Owed::PubRec {
+                packet_id,
+                released: false,
+            },
             (_, _) => Owed::Nothing,
         };
         let number = self.window.admit(owed, size(&publish));
@@ -189,7 +207,9 @@ impl Inbound {
             == Some(DeviceTopic::Introspection)
             && let Some(introspection) = introspection_of(&publish.payload)
         {
-            self.rules.accepted.push_back((number, Arc::new(introspection)));
+            self.rules
+                .accepted
+                .push_back((number, Arc::new(introspection)));
         }
         let delivery = publish.packet_id.map(|packet_id| Delivery {
             packet_id,
@@ -225,17 +245,27 @@ impl Inbound {
         if self.barred_by == Some(number) {
             self.barred_by = None;
         }
-        let code = if self.capabilities.reason_codes { reason } else { ReasonCode::SUCCESS };
+        let code = if self.capabilities.reason_codes {
+            reason
+        } else {
+            ReasonCode::SUCCESS
+        };
         match owed {
             Owed::Nothing => {}
             Owed::PubAck(packet_id) => {
                 outputs.push_back(Output::Send(Packet::PubAck(answer(packet_id, code))));
             }
-            Owed::PubRec { packet_id, released } => {
+            Owed::PubRec {
+                packet_id,
+                released,
+            } => {
                 outputs.push_back(Output::Send(Packet::PubRec(answer(packet_id, code))));
                 if code.is_failure() {
                     // no PUBREL follows [MQTT5-4.3.3-4], so the receipt would stay
-                    outputs.push_back(Output::Do(Effect::Settle { slot: None, packet_id }));
+                    outputs.push_back(Output::Do(Effect::Settle {
+                        slot: None,
+                        packet_id,
+                    }));
                     self.window.refuse_again(packet_id, code);
                 } else if !released {
                     self.awaiting.push(packet_id);
@@ -256,14 +286,22 @@ impl Inbound {
         let number = self.next_release;
         self.next_release = number.wrapping_add(1);
         let counted = self.awaiting.len() < held;
-        self.releases.push_back(Release { number, packet_id, counted });
+        self.releases.push_back(Release {
+            number,
+            packet_id,
+            counted,
+        });
         let slot = Some(Slot::Release(number));
         outputs.push_back(Output::Do(Effect::Settle { slot, packet_id }));
     }
 
     /// The receipt is gone durably: PUBCOMP may go.
     pub(super) fn receipt_gone(&mut self, number: u32, outputs: &mut VecDeque<Output>) {
-        let Some(index) = self.releases.iter().position(|release| release.number == number) else {
+        let Some(index) = self
+            .releases
+            .iter()
+            .position(|release| release.number == number)
+        else {
             return;
         };
         if let Some(release) = self.releases.remove(index) {
@@ -294,7 +332,10 @@ impl Inbound {
 
     /// What the device declares: the last one accepted here, or the stored one.
     pub(super) fn introspection(&self) -> &Arc<Introspection> {
-        self.rules.accepted.back().map_or(&self.rules.committed, |(_, accepted)| accepted)
+        self.rules
+            .accepted
+            .back()
+            .map_or(&self.rules.committed, |(_, accepted)| accepted)
     }
 
     pub(super) fn refresh_introspection(&mut self, introspection: Arc<Introspection>) {
@@ -304,7 +345,11 @@ impl Inbound {
     /// Puts the topic in for a Topic Alias, or learns it [MQTT5-3.3.2-7] to [MQTT5-3.3.2-12].
     fn resolve_alias(&mut self, publish: &mut Publish) -> Result<(), ReasonCode> {
         let Some(alias) = publish.topic_alias.take() else {
-            return if publish.topic.is_empty() { Err(ReasonCode::PROTOCOL_ERROR) } else { Ok(()) };
+            return if publish.topic.is_empty() {
+                Err(ReasonCode::PROTOCOL_ERROR)
+            } else {
+                Ok(())
+            };
         };
         if alias.get() > self.limits.topic_alias_max {
             return Err(ReasonCode::TOPIC_ALIAS_INVALID);
@@ -334,7 +379,11 @@ impl Inbound {
     /// Whether one more PUBLISH of QoS 1 or 2 is more than a 5.0 client may send
     /// [MQTT5-3.3.4-9].
     fn exceeds_receive_maximum(&self) -> bool {
-        let releasing = self.releases.iter().filter(|release| release.counted).count();
+        let releasing = self
+            .releases
+            .iter()
+            .filter(|release| release.counted)
+            .count();
         let under_way = self.window.numbered() + self.awaiting.len() + releasing;
         self.capabilities.receive_maximum && under_way >= usize::from(self.limits.qos2_ids_max)
     }
@@ -369,7 +418,11 @@ fn size(publish: &Publish) -> usize {
 }
 
 const fn answer(packet_id: PacketId, reason: ReasonCode) -> Acknowledgement {
-    Acknowledgement { packet_id, reason, reason_string: None }
+    Acknowledgement {
+        packet_id,
+        reason,
+        reason_string: None,
+    }
 }
 
 /// The introspection that a payload is, if its grammar is valid. One that is not goes to the engine

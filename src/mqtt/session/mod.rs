@@ -29,9 +29,7 @@ use bytestring::ByteString;
 use super::{
     AfterRefusal, Denial, DisconnectReason, Outcome,
     acl::{Acl, OwnershipLookup},
-    packet::{
-        Disconnect, Packet, PacketId, QoS, ReasonCode, SubscribeOptions, Version, Will,
-    },
+    packet::{Disconnect, Packet, PacketId, QoS, ReasonCode, SubscribeOptions, Version, Will},
     sessions::{
         Message, Queued, QuotaExceeded, SessionExpiry, Settled, SubscribeOutcome, Subscription,
     },
@@ -90,7 +88,11 @@ pub(super) struct Capabilities {
 impl Capabilities {
     const fn of(version: Version) -> Self {
         let v5 = matches!(version, Version::V5);
-        Self { reason_codes: v5, properties: v5, receive_maximum: v5 }
+        Self {
+            reason_codes: v5,
+            properties: v5,
+            receive_maximum: v5,
+        }
     }
 }
 
@@ -114,7 +116,9 @@ pub struct Context<'a> {
 
 impl std::fmt::Debug for Context<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Context").field("now", &self.now).finish_non_exhaustive()
+        f.debug_struct("Context")
+            .field("now", &self.now)
+            .finish_non_exhaustive()
     }
 }
 
@@ -233,7 +237,12 @@ impl Session {
     /// A session whose CONNACK comes next.
     #[must_use]
     pub fn new(start: Start) -> Self {
-        let Start { identity, introspection, agreed, limits } = start;
+        let Start {
+            identity,
+            introspection,
+            agreed,
+            limits,
+        } = start;
         let capabilities = Capabilities::of(agreed.version);
         Self {
             version: agreed.version,
@@ -300,6 +309,12 @@ impl Session {
         self.version
     }
 
+    /// How long it outlives its connection.
+    #[must_use]
+    pub const fn expiry(&self) -> SessionExpiry {
+        self.expiry
+    }
+
     /// Introspection that rules it now.
     #[must_use]
     pub fn introspection(&self) -> &Arc<Introspection> {
@@ -358,7 +373,10 @@ impl Session {
             return;
         }
         let Some(outcome) = outcome else {
-            self.close(DisconnectReason::InternalError, Some(ReasonCode::UNSPECIFIED_ERROR));
+            self.close(
+                DisconnectReason::InternalError,
+                Some(ReasonCode::UNSPECIFIED_ERROR),
+            );
             return;
         };
         match slot {
@@ -377,7 +395,8 @@ impl Session {
             return;
         }
         let acl = acl(&self.identity, &self.limits);
-        self.inbound.permit_granted(&acl, context, &mut self.outputs);
+        self.inbound
+            .permit_granted(&acl, context, &mut self.outputs);
     }
 
     /// A message from the queue, in order of its place. One that was seen before is skipped.
@@ -390,7 +409,10 @@ impl Session {
     /// A message of QoS 0.
     pub fn deliver_qos0(&mut self, message: Message, context: &Context<'_>) {
         if self.state == State::Open {
-            self.outbound.queue_unstored(Message { qos: QoS::AtMostOnce, ..message });
+            self.outbound.queue_unstored(Message {
+                qos: QoS::AtMostOnce,
+                ..message
+            });
             self.pump(context);
         }
     }
@@ -403,7 +425,10 @@ impl Session {
         if stored {
             self.outbound.marked_received(seq, &mut self.outputs);
         } else {
-            self.close(DisconnectReason::InternalError, Some(ReasonCode::UNSPECIFIED_ERROR));
+            self.close(
+                DisconnectReason::InternalError,
+                Some(ReasonCode::UNSPECIFIED_ERROR),
+            );
         }
     }
 
@@ -488,7 +513,10 @@ impl Session {
         match self.inbound.publish(publish, &acl, context) {
             Ok(()) => self.continue_held(context),
             Err(inbound::Refusal::Foreign) => {
-                self.close(DisconnectReason::NotAuthorized, Some(ReasonCode::NOT_AUTHORIZED));
+                self.close(
+                    DisconnectReason::NotAuthorized,
+                    Some(ReasonCode::NOT_AUTHORIZED),
+                );
             }
             Err(inbound::Refusal::Protocol(reason)) => self.protocol_error(reason),
         }
@@ -520,7 +548,12 @@ impl Session {
     /// Sends what the outbound window lets through.
     fn pump(&mut self, context: &Context<'_>) {
         let acl = acl(&self.identity, &self.limits);
-        self.outbound.pump(&acl, self.inbound.introspection(), context, &mut self.outputs);
+        self.outbound.pump(
+            &acl,
+            self.inbound.introspection(),
+            context,
+            &mut self.outputs,
+        );
     }
 
     fn subscribe(&mut self, subscribe: super::packet::Subscribe) {
@@ -539,7 +572,8 @@ impl Session {
 
     fn unsubscribe(&mut self, unsubscribe: super::packet::Unsubscribe) {
         let acl = acl(&self.identity, &self.limits);
-        self.subscriptions.unsubscribe(unsubscribe, &acl, self.version, &mut self.outputs);
+        self.subscriptions
+            .unsubscribe(unsubscribe, &acl, self.version, &mut self.outputs);
     }
 
     /// DISCONNECT of the client. Its will is dropped exactly when it says that all is well
@@ -567,7 +601,9 @@ impl Session {
     }
 
     fn close_if_drained(&mut self) {
-        if self.state == State::Draining && self.inbound.is_settled() && !self.subscriptions.is_busy()
+        if self.state == State::Draining
+            && self.inbound.is_settled()
+            && !self.subscriptions.is_busy()
         {
             self.end(DisconnectReason::Shutdown);
         }
@@ -583,11 +619,20 @@ impl Session {
         }
         self.state = State::Closed;
         if let Some(code) = code.filter(|_| self.capabilities.reason_codes) {
-            let disconnect = Disconnect { reason: code, ..Disconnect::default() };
-            self.outputs.push_back(Output::Send(Packet::Disconnect(disconnect)));
+            let disconnect = Disconnect {
+                reason: code,
+                ..Disconnect::default()
+            };
+            self.outputs
+                .push_back(Output::Send(Packet::Disconnect(disconnect)));
         }
         let will = self.will.take().map(|will| {
-            PendingWill::new(will, erase, self.expiry, Arc::clone(self.inbound.introspection()))
+            PendingWill::new(
+                will,
+                erase,
+                self.expiry,
+                Arc::clone(self.inbound.introspection()),
+            )
         });
         self.outputs.push_back(Output::Do(Effect::Close(Closing {
             reason,
@@ -599,7 +644,10 @@ impl Session {
 }
 
 const fn acl<'a>(identity: &'a Identity, limits: &Limits) -> Acl<'a> {
-    Acl { identity, levels_max: limits.topic_levels_max }
+    Acl {
+        identity,
+        levels_max: limits.topic_levels_max,
+    }
 }
 
 /// What 5.0 is told when the connection ends for `reason`; `None` where nothing can be said.

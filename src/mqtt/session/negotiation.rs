@@ -67,7 +67,9 @@ pub fn agree(connect: Connect, identity: &Identity, policy: &Policy) -> Result<A
         .keep_alive_max
         .filter(|max| connect.version == Version::V5 && asked.is_none_or(|asked| asked > *max))
         .map(|max| u16::try_from(max.as_secs()).unwrap_or(u16::MAX).max(1));
-    let keep_alive = ours.map(|seconds| Duration::from_secs(seconds.into())).or(asked);
+    let keep_alive = ours
+        .map(|seconds| Duration::from_secs(seconds.into()))
+        .or(asked);
     let connack = match connect.version {
         Version::V311 => ConnAck::default(),
         Version::V5 => ConnAck {
@@ -90,7 +92,9 @@ pub fn agree(connect: Connect, identity: &Identity, policy: &Policy) -> Result<A
         expiry,
         expiry_cap: cap,
         keep_alive,
-        peer_receive_max: connect.receive_maximum.map_or(u16::MAX, std::num::NonZeroU16::get),
+        peer_receive_max: connect
+            .receive_maximum
+            .map_or(u16::MAX, std::num::NonZeroU16::get),
         peer_packet_bytes_max: connect.maximum_packet_size,
         will: connect.will,
         connack,
@@ -136,60 +140,109 @@ mod tests {
 
     #[test]
     fn a_3_1_1_session_ends_with_its_connection_exactly_when_it_is_clean() {
-        let clean = Connect { clean_start: true, ..connect(Version::V311) };
-        assert_eq!(agree_with(clean, &POLICY).expiry, SessionExpiry::WithConnection);
-        let kept = Connect { clean_start: false, ..connect(Version::V311) };
-        assert_eq!(agree_with(kept.clone(), &POLICY).expiry, SessionExpiry::Never);
+        let clean = Connect {
+            clean_start: true,
+            ..connect(Version::V311)
+        };
+        assert_eq!(
+            agree_with(clean, &POLICY).expiry,
+            SessionExpiry::WithConnection
+        );
+        let kept = Connect {
+            clean_start: false,
+            ..connect(Version::V311)
+        };
+        assert_eq!(
+            agree_with(kept.clone(), &POLICY).expiry,
+            SessionExpiry::Never
+        );
         let day = Duration::from_secs(86_400);
-        let capped = Policy { session_expiry_max: Some(day), ..POLICY };
+        let capped = Policy {
+            session_expiry_max: Some(day),
+            ..POLICY
+        };
         assert_eq!(agree_with(kept, &capped).expiry, SessionExpiry::After(day));
     }
 
     #[test]
     fn the_setting_caps_what_5_0_asks_and_the_client_is_told() {
         let hour = Duration::from_secs(3600);
-        let capped = Policy { session_expiry_max: Some(hour), ..POLICY };
+        let capped = Policy {
+            session_expiry_max: Some(hour),
+            ..POLICY
+        };
         for (asked, granted, told) in [
             (None, SessionExpiry::WithConnection, None),
             (Some(0), SessionExpiry::WithConnection, None),
-            (Some(60), SessionExpiry::After(Duration::from_secs(60)), None),
+            (
+                Some(60),
+                SessionExpiry::After(Duration::from_secs(60)),
+                None,
+            ),
             (Some(7200), SessionExpiry::After(hour), Some(3600)),
             (Some(u32::MAX), SessionExpiry::After(hour), Some(3600)),
         ] {
-            let connect = Connect { session_expiry: asked, ..connect(Version::V5) };
+            let connect = Connect {
+                session_expiry: asked,
+                ..connect(Version::V5)
+            };
             let agreed = agree_with(connect, &capped);
-            assert_eq!((agreed.expiry, agreed.connack.session_expiry), (granted, told), "{asked:?}");
+            assert_eq!(
+                (agreed.expiry, agreed.connack.session_expiry),
+                (granted, told),
+                "{asked:?}"
+            );
         }
-        let endless = Connect { session_expiry: Some(u32::MAX), ..connect(Version::V5) };
+        let endless = Connect {
+            session_expiry: Some(u32::MAX),
+            ..connect(Version::V5)
+        };
         assert_eq!(agree_with(endless, &POLICY).expiry, SessionExpiry::Never);
     }
 
     #[test]
     fn a_longest_keep_alive_is_told_to_5_0_alone() {
         let minute = Duration::from_secs(60);
-        let capped = Policy { keep_alive_max: Some(minute), ..POLICY };
+        let capped = Policy {
+            keep_alive_max: Some(minute),
+            ..POLICY
+        };
         for asked in [0, 61] {
-            let connect = Connect { keep_alive: asked, ..connect(Version::V5) };
+            let connect = Connect {
+                keep_alive: asked,
+                ..connect(Version::V5)
+            };
             let agreed = agree_with(connect, &capped);
             assert_eq!(agreed.connack.server_keep_alive, Some(60));
             assert_eq!(agreed.keep_alive, Some(minute));
         }
-        let old = Connect { keep_alive: 0, ..connect(Version::V311) };
+        let old = Connect {
+            keep_alive: 0,
+            ..connect(Version::V311)
+        };
         assert_eq!(agree_with(old, &capped).keep_alive, None);
     }
 
     #[test]
     fn an_empty_client_id_is_given_the_identity() {
-        let connect = Connect { client_id: "".into(), ..connect(Version::V5) };
+        let connect = Connect {
+            client_id: "".into(),
+            ..connect(Version::V5)
+        };
         let agreed = agree_with(connect, &POLICY);
         let identity = crate::mqtt::session::tests::identity().to_string();
-        assert_eq!(agreed.connack.assigned_client_id.as_deref(), Some(identity.as_str()));
+        assert_eq!(
+            agreed.connack.assigned_client_id.as_deref(),
+            Some(identity.as_str())
+        );
     }
 
     #[test]
     fn enhanced_authentication_is_refused() {
-        let connect =
-            Connect { authentication_method: Some("SCRAM".into()), ..connect(Version::V5) };
+        let connect = Connect {
+            authentication_method: Some("SCRAM".into()),
+            ..connect(Version::V5)
+        };
         let refused = agree(connect, &crate::mqtt::session::tests::identity(), &POLICY);
         assert_eq!(refused.err(), Some(ReasonCode::BAD_AUTHENTICATION_METHOD));
     }

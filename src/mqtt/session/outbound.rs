@@ -132,9 +132,8 @@ impl Outbound {
                 self.pending.push_front(item);
                 return;
             }
-            let allowed = |message: &Message| {
-                acl.deliver(introspection, context.ownership, &message.topic)
-            };
+            let allowed =
+                |message: &Message| acl.deliver(introspection, context.ownership, &message.topic);
             match item {
                 Item::Queued(queued) if queued.state == FlowState::Received => {
                     self.resume_received(&queued, outputs);
@@ -170,7 +169,11 @@ impl Outbound {
             }
             return;
         }
-        let Some(flow) = self.flows.iter_mut().find(|flow| flow.packet_id == packet_id) else {
+        let Some(flow) = self
+            .flows
+            .iter_mut()
+            .find(|flow| flow.packet_id == packet_id)
+        else {
             // the client can only go on with a PUBREL
             let reason = if self.capabilities.reason_codes {
                 ReasonCode::PACKET_IDENTIFIER_NOT_FOUND
@@ -222,8 +225,12 @@ impl Outbound {
 
     fn resume_received(&mut self, queued: &Queued, outputs: &mut VecDeque<Output>) {
         let packet_id = queued.packet_id;
-        let flow =
-            Flow { packet_id, seq: Some(queued.seq), stage: Stage::PubComp, counted: false };
+        let flow = Flow {
+            packet_id,
+            seq: Some(queued.seq),
+            stage: Stage::PubComp,
+            counted: false,
+        };
         self.flows.push_back(flow);
         outputs.push_back(pubrel(packet_id, ReasonCode::SUCCESS));
     }
@@ -235,7 +242,12 @@ impl Outbound {
         now: Timestamp,
         outputs: &mut VecDeque<Output>,
     ) {
-        let Queued { seq, packet_id, state, message } = queued;
+        let Queued {
+            seq,
+            packet_id,
+            state,
+            message,
+        } = queued;
         let resumed = state == FlowState::Sent;
         let qos = message.qos;
         // what was begun is brought to its end, also after its time [MQTT5-3.3.2-5]
@@ -259,12 +271,7 @@ impl Outbound {
         }
     }
 
-    fn send_unstored(
-        &mut self,
-        message: Message,
-        now: Timestamp,
-        outputs: &mut VecDeque<Output>,
-    ) {
+    fn send_unstored(&mut self, message: Message, now: Timestamp, outputs: &mut VecDeque<Output>) {
         if message.expires_at.is_some_and(|at| at <= now) {
             return;
         }
@@ -279,8 +286,17 @@ impl Outbound {
     }
 
     fn begin(&mut self, packet_id: PacketId, seq: Option<u64>, qos: QoS) {
-        let stage = if qos == QoS::ExactlyOnce { Stage::PubRec } else { Stage::PubAck };
-        self.flows.push_back(Flow { packet_id, seq, stage, counted: true });
+        let stage = if qos == QoS::ExactlyOnce {
+            Stage::PubRec
+        } else {
+            Stage::PubAck
+        };
+        self.flows.push_back(Flow {
+            packet_id,
+            seq,
+            stage,
+            counted: true,
+        });
         self.counted += 1;
     }
 
@@ -300,7 +316,11 @@ impl Outbound {
     fn unstored_id(&mut self) -> PacketId {
         loop {
             let id = PacketId::new(self.next_unstored_id).unwrap_or(PacketId::MAX);
-            self.next_unstored_id = id.get().checked_sub(1).filter(|next| *next > 0).unwrap_or(u16::MAX);
+            self.next_unstored_id = id
+                .get()
+                .checked_sub(1)
+                .filter(|next| *next > 0)
+                .unwrap_or(u16::MAX);
             if !self.has_flow(id) {
                 return id;
             }
@@ -328,8 +348,7 @@ impl Outbound {
         if self.capabilities.properties {
             publish.subscription_ids = message.subscription_ids;
             publish.properties = message.properties;
-            publish.properties.message_expiry =
-                message.expires_at.map(|at| whole_seconds(now, at));
+            publish.properties.message_expiry = message.expires_at.map(|at| whole_seconds(now, at));
         }
         match self.packet_bytes_max {
             Some(max) if publish_bytes(&publish) > usize::try_from(max).unwrap_or(usize::MAX) => {
@@ -346,7 +365,11 @@ impl Outbound {
 }
 
 const fn how(reason: ReasonCode) -> Settled {
-    if reason.is_failure() { Settled::Refused } else { Settled::Delivered }
+    if reason.is_failure() {
+        Settled::Refused
+    } else {
+        Settled::Delivered
+    }
 }
 
 fn settle(flow: &Flow, how: Settled, outputs: &mut VecDeque<Output>) {
@@ -356,7 +379,11 @@ fn settle(flow: &Flow, how: Settled, outputs: &mut VecDeque<Output>) {
 }
 
 const fn pubrel(packet_id: PacketId, reason: ReasonCode) -> Output {
-    Output::Send(Packet::PubRel(Acknowledgement { packet_id, reason, reason_string: None }))
+    Output::Send(Packet::PubRel(Acknowledgement {
+        packet_id,
+        reason,
+        reason_string: None,
+    }))
 }
 
 /// Whole seconds from `now` to `deadline`, rounded up: the Message Expiry Interval that is left
@@ -373,15 +400,23 @@ fn publish_bytes(publish: &Publish) -> usize {
     let text = |text: &ByteString| 2 + text.len();
     let properties = &publish.properties;
     let optional = |value: &Option<ByteString>| value.as_ref().map_or(0, |value| 1 + text(value));
-    let pairs = properties.user_properties.iter().map(|(name, value)| 1 + text(name) + text(value));
+    let pairs = properties
+        .user_properties
+        .iter()
+        .map(|(name, value)| 1 + text(name) + text(value));
     let ids = publish.subscription_ids.iter();
     let properties_bytes = properties.payload_is_utf8.map_or(0, |_| 2)
         + properties.message_expiry.map_or(0, |_| 5)
         + optional(&properties.response_topic)
-        + properties.correlation_data.as_ref().map_or(0, |data| 3 + data.len())
+        + properties
+            .correlation_data
+            .as_ref()
+            .map_or(0, |data| 3 + data.len())
         + optional(&properties.content_type)
         + pairs.sum::<usize>()
-        + ids.map(|id| 1 + variable_bytes(usize::try_from(*id).unwrap_or(usize::MAX))).sum::<usize>();
+        + ids
+            .map(|id| 1 + variable_bytes(usize::try_from(*id).unwrap_or(usize::MAX)))
+            .sum::<usize>();
     let body = text(&publish.topic)
         + publish.packet_id.map_or(0, |_| 2)
         + variable_bytes(properties_bytes)

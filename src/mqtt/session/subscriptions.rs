@@ -32,8 +32,15 @@ pub(super) struct Subscriptions {
 
 #[derive(Debug)]
 enum Request {
-    Subscribe { packet_id: PacketId, filters: Vec<Answer>, refused_only: bool },
-    Unsubscribe { packet_id: PacketId, filters: Vec<Result<ByteString, ReasonCode>> },
+    Subscribe {
+        packet_id: PacketId,
+        filters: Vec<Answer>,
+        refused_only: bool,
+    },
+    Unsubscribe {
+        packet_id: PacketId,
+        filters: Vec<Result<ByteString, ReasonCode>>,
+    },
 }
 
 /// What one filter of a SUBSCRIBE gets: it is stored, or it is refused.
@@ -70,10 +77,17 @@ impl Subscriptions {
         version: Version,
         outputs: &mut VecDeque<Output>,
     ) -> Result<(), ReasonCode> {
-        let Subscribe { packet_id, subscription_id: id, filters } = subscribe;
+        let Subscribe {
+            packet_id,
+            subscription_id: id,
+            filters,
+        } = subscribe;
         // [MQTT5-3.8.3-4]
         let local = |filter: &str, no_local: bool| no_local && filter.starts_with("$share/");
-        if filters.iter().any(|(filter, options)| local(filter, options.no_local)) {
+        if filters
+            .iter()
+            .any(|(filter, options)| local(filter, options.no_local))
+        {
             return Err(ReasonCode::PROTOCOL_ERROR);
         }
         if self.is_in_use(packet_id, version) {
@@ -86,13 +100,21 @@ impl Subscriptions {
                 return Err(ReasonCode::QUOTA_EXCEEDED);
             }
             match acl.subscribe(&filter) {
-                Ok(()) => Ok(Subscription { filter: owned(&filter), options, id }),
+                Ok(()) => Ok(Subscription {
+                    filter: owned(&filter),
+                    options,
+                    id,
+                }),
                 Err(denied) => Err(code_of(denied)),
             }
         };
         let filters: Vec<Answer> = filters.into_iter().enumerate().map(judge).collect();
         let refused_only = filters.iter().all(Result::is_err);
-        self.waiting.push_back(Request::Subscribe { packet_id, filters, refused_only });
+        self.waiting.push_back(Request::Subscribe {
+            packet_id,
+            filters,
+            refused_only,
+        });
         self.start(outputs);
         Ok(())
     }
@@ -108,7 +130,10 @@ impl Subscriptions {
         let Unsubscribe { packet_id, filters } = unsubscribe;
         if self.is_in_use(packet_id, version) {
             let reasons = vec![ReasonCode::PACKET_IDENTIFIER_IN_USE; filters.len()];
-            outputs.push_back(Output::Send(Packet::UnsubAck(UnsubAck { packet_id, reasons })));
+            outputs.push_back(Output::Send(Packet::UnsubAck(UnsubAck {
+                packet_id,
+                reasons,
+            })));
             return;
         }
         let judge = |filter: ByteString| match acl.subscribe(&filter) {
@@ -117,7 +142,8 @@ impl Subscriptions {
             Err(_) => Err(ReasonCode::NO_SUBSCRIPTION_EXISTED),
         };
         let filters = filters.into_iter().map(judge).collect();
-        self.waiting.push_back(Request::Unsubscribe { packet_id, filters });
+        self.waiting
+            .push_back(Request::Unsubscribe { packet_id, filters });
         self.start(outputs);
     }
 
@@ -129,16 +155,25 @@ impl Subscriptions {
     ) {
         let failed = results.is_none();
         let mut results = results.unwrap_or_default().into_iter();
-        let mut next = || if failed { Err(ReasonCode::UNSPECIFIED_ERROR) } else {
-            match results.next() {
-                Some(Ok(outcome)) => Ok(outcome),
-                Some(Err(QuotaExceeded)) => Err(ReasonCode::QUOTA_EXCEEDED),
-                None => Err(ReasonCode::UNSPECIFIED_ERROR),
+        let mut next = || {
+            if failed {
+                Err(ReasonCode::UNSPECIFIED_ERROR)
+            } else {
+                match results.next() {
+                    Some(Ok(outcome)) => Ok(outcome),
+                    Some(Err(QuotaExceeded)) => Err(ReasonCode::QUOTA_EXCEEDED),
+                    None => Err(ReasonCode::UNSPECIFIED_ERROR),
+                }
             }
         };
         let count = std::mem::take(&mut self.in_progress).min(self.waiting.len());
         for request in self.waiting.drain(..count) {
-            let Request::Subscribe { packet_id, filters, .. } = request else { continue };
+            let Request::Subscribe {
+                packet_id, filters, ..
+            } = request
+            else {
+                continue;
+            };
             answer_subscribe(packet_id, filters, &mut next, outputs);
         }
         self.start(outputs);
@@ -150,7 +185,9 @@ impl Subscriptions {
         let mut results = results.iter();
         let count = std::mem::take(&mut self.in_progress).min(self.waiting.len());
         for request in self.waiting.drain(..count) {
-            let Request::Unsubscribe { packet_id, filters } = request else { continue };
+            let Request::Unsubscribe { packet_id, filters } = request else {
+                continue;
+            };
             let reason = |filter| match filter {
                 Err(reason) => reason,
                 Ok(_) => match results.next() {
@@ -160,7 +197,10 @@ impl Subscriptions {
                 },
             };
             let reasons = filters.into_iter().map(reason).collect();
-            outputs.push_back(Output::Send(Packet::UnsubAck(UnsubAck { packet_id, reasons })));
+            outputs.push_back(Output::Send(Packet::UnsubAck(UnsubAck {
+                packet_id,
+                reasons,
+            })));
         }
         self.start(outputs);
     }
@@ -171,9 +211,12 @@ impl Subscriptions {
         while self.in_progress == 0 {
             match self.waiting.front() {
                 None => return,
-                Some(Request::Subscribe { refused_only: true, .. }) => {
-                    if let Some(Request::Subscribe { packet_id, filters, .. }) =
-                        self.waiting.pop_front()
+                Some(Request::Subscribe {
+                    refused_only: true, ..
+                }) => {
+                    if let Some(Request::Subscribe {
+                        packet_id, filters, ..
+                    }) = self.waiting.pop_front()
                     {
                         let mut none = || Err(ReasonCode::UNSPECIFIED_ERROR);
                         answer_subscribe(packet_id, filters, &mut none, outputs);
@@ -181,7 +224,10 @@ impl Subscriptions {
                 }
                 Some(Request::Subscribe { .. }) => self.start_subscribe(outputs),
                 Some(Request::Unsubscribe { filters, .. }) => {
-                    let filters = filters.iter().filter_map(|filter| filter.clone().ok()).collect();
+                    let filters = filters
+                        .iter()
+                        .filter_map(|filter| filter.clone().ok())
+                        .collect();
                     self.in_progress = 1;
                     outputs.push_back(Output::Do(Effect::Unsubscribe(filters)));
                 }
@@ -192,7 +238,9 @@ impl Subscriptions {
     fn start_subscribe(&mut self, outputs: &mut VecDeque<Output>) {
         let mut together = Vec::new();
         for request in &self.waiting {
-            let Request::Subscribe { filters, .. } = request else { break };
+            let Request::Subscribe { filters, .. } = request else {
+                break;
+            };
             together.extend(filters.iter().filter_map(|filter| filter.clone().ok()));
             self.in_progress += 1;
         }
@@ -202,7 +250,10 @@ impl Subscriptions {
     /// Whether a 5.0 client uses an id again before it was answered; 3.1.1 has no code for that.
     fn is_in_use(&self, packet_id: PacketId, version: Version) -> bool {
         version == Version::V5
-            && self.waiting.iter().any(|request| request.packet_id() == packet_id)
+            && self
+                .waiting
+                .iter()
+                .any(|request| request.packet_id() == packet_id)
     }
 }
 
@@ -238,7 +289,10 @@ fn answer_subscribe(
     let mut seen = HashSet::new();
     retained.reverse();
     retained.retain(|subscription| seen.insert(subscription.filter.clone()));
-    let lookups = retained.into_iter().rev().map(|of| Output::Do(Effect::Retained(of)));
+    let lookups = retained
+        .into_iter()
+        .rev()
+        .map(|of| Output::Do(Effect::Retained(of)));
     outputs.extend(lookups);
 }
 

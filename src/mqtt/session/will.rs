@@ -51,7 +51,11 @@ impl PendingWill {
             SessionExpiry::After(life) => asked.min(life),
             SessionExpiry::Never => asked,
         };
-        Self { delay, will, introspection }
+        Self {
+            delay,
+            will,
+            introspection,
+        }
     }
 
     /// Fires it. `None` when its topic is not the device's own, which CONNECT has excluded.
@@ -62,6 +66,10 @@ impl PendingWill {
             Verdict::Denied(denial) => Some(denial),
             Verdict::Foreign => return None,
         };
-        Some(FiringWill { topic: self.will.topic, payload: self.will.payload, denied })
+        Some(FiringWill {
+            topic: self.will.topic,
+            payload: self.will.payload,
+            denied,
+        })
     }
 }

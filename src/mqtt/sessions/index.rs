@@ -14,6 +14,7 @@ use crate::{
     mqtt::{
         SessionEpoch,
         packet::{QoS, Version},
+        topics,
     },
 };
 
@@ -102,7 +103,7 @@ impl Entry {
     pub(super) fn grant(&self, topic: &str) -> Option<Grant> {
         let mut grant: Option<Grant> = None;
         for subscription in &self.subscriptions {
-            if !topic_matches(&subscription.filter, topic) {
+            if !topics::matches(&subscription.filter, topic) {
                 continue;
             }
             let grant = grant.get_or_insert_default();
@@ -189,18 +190,5 @@ impl Feed {
         self.lagging = true;
         // no room: it has not read the last one yet
         let _ = self.sender.try_send(Delivery::Lagging);
-    }
-}
-
-/// Whether a valid filter matches a topic name [MQTT-4.7.1-2, 4.7.1-3].
-pub(super) fn topic_matches(filter: &str, topic: &str) -> bool {
-    let (mut filter, mut topic) = (filter.split('/'), topic.split('/'));
-    loop {
-        match (filter.next(), topic.next()) {
-            (Some("#"), _) | (None, None) => return true,
-            (Some("+"), Some(_)) => {}
-            (Some(wanted), Some(level)) if wanted == level => {}
-            _ => return false,
-        }
     }
 }

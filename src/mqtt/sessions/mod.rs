@@ -329,6 +329,19 @@ impl Sessions {
         self.run(move |batch| batch.enqueue(&identity, message)).await
     }
 
+    /// What [`Sessions::enqueue`] would answer, without doing anything.
+    ///
+    /// # Errors
+    /// [`SessionsError::Unavailable`], [`SessionsError::Closed`].
+    pub async fn probe(
+        &self,
+        identity: &Identity,
+        message: Message,
+    ) -> Result<Enqueued, SessionsError> {
+        let identity = identity.clone();
+        self.run(move |batch| batch.probe(&identity, &message)).await
+    }
+
     /// Removes sessions and messages that are over at `now`, up to a bound; to be called now and
     /// then, and again at once when there was `more`.
     ///

@@ -10,6 +10,7 @@ use redb::ReadableTable;
 use super::{
     Delivery, Enqueued, FlowState, Message, Queued, Resume, SessionsError, Settled,
     batch::{Batch, Failure, first_rows},
+    index::Feed,
     layout, packet_id,
     writer::Mark,
 };
@@ -57,6 +58,38 @@ impl Batch<'_> {
             return Ok(self.pass_on(identity, message));
         }
         self.store(identity, message)
+    }
+
+    /// What `enqueue` would say, without doing it. A property that would replace another one may be
+    /// taken although the queue is said to be full.
+    pub(super) fn probe(&self, identity: &Identity, message: &Message) -> Result<Enqueued, Failure> {
+        if message.expires_at.is_some_and(|at| at <= self.now) {
+            return Ok(Enqueued::Expired);
+        }
+        let entry = self.index.sessions.get(identity).filter(|entry| !entry.is_over(self.now));
+        let Some(entry) = entry else { return Ok(Enqueued::NoSession) };
+        if let Some(id) = message.id
+            && self.tables.ids.get(&*layout::key(identity, &id.to_be_bytes()))?.is_some()
+        {
+            return Ok(Enqueued::Duplicate);
+        }
+        let Some(grant) = entry.grant(&message.topic) else { return Ok(Enqueued::NoSubscription) };
+        let has_room = entry.feed.as_ref().is_some_and(Feed::has_room) && entry.is_live();
+        if message.qos.min(grant.qos) == QoS::AtMostOnce {
+            return Ok(match (entry.is_live(), has_room) {
+                (false, _) => Enqueued::NotConnected,
+                (true, false) => Enqueued::QueueFull,
+                (true, true) => Enqueued::Delivering,
+            });
+        }
+        let bytes = entry.bytes.saturating_add(layout::cost(message));
+        Ok(if entry.messages >= self.limits.messages || bytes > self.limits.bytes {
+            Enqueued::QueueFull
+        } else if has_room {
+            Enqueued::Delivering
+        } else {
+            Enqueued::Queued { until: entry.until(message.expires_at) }
+        })
     }
 
     /// QoS 0: to a live connection or not at all.

@@ -7,10 +7,10 @@ use redb::{ReadTransaction, ReadableDatabase};
 use super::{
     FlowState, Message, Queued, SessionsError,
     batch::Failure,
-    file, index::topic_matches, layout, packet_id,
+    file, layout, packet_id,
     writer::State,
 };
-use crate::{clock::Timestamp, identity::Identity, mqtt::SessionEpoch};
+use crate::{clock::Timestamp, identity::Identity, mqtt::{SessionEpoch, topics}};
 
 /// Which part of a queue is wanted.
 #[derive(Clone, Copy, Debug)]
@@ -133,7 +133,7 @@ fn retained(
         let (key, value) = row?;
         let Some(topic) = key.value().get(prefix.len()..) else { continue };
         let Ok(topic) = std::str::from_utf8(topic) else { continue };
-        if !topic_matches(filter, topic) {
+        if !topics::matches(filter, topic) {
             continue;
         }
         let message = layout::decode_message(value.value());

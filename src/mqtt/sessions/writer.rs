@@ -293,6 +293,10 @@ impl Writer {
         match self.reopen() {
             Ok(()) => {
                 *self.state.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                for feed in self.index.sessions.values_mut().filter_map(|entry| entry.feed.as_mut()) {
+                    // rows may be there that it was not told of
+                    feed.silence_again();
+                }
                 tracing::info!("session store writes again");
             }
             Err(failure) => self.fail(&failure),
@@ -318,10 +322,6 @@ impl Writer {
             entry.next_seq = entry.next_seq.max(old.next_seq);
             entry.refused = old.refused;
             entry.feed = old.feed;
-            if let Some(feed) = &mut entry.feed {
-                // rows may be there that it was not told of
-                feed.silence_again();
-            }
         }
         self.index = index;
         *self.state.database.write().unwrap_or_else(PoisonError::into_inner) = Some(database);

@@ -6,11 +6,16 @@
 //! the culprit alone is refused. When the database cannot do anything, nothing is written and all
 //! are told; the next batch tries again, over a new connection where need be.
 
-use tokio::sync::{mpsc, oneshot};
+use std::time::Duration;
+
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Conn, changes,
+    Conn, UNITS_TIMEOUT, changes,
     link::Link,
     units::{self, Care},
 };
@@ -32,6 +37,12 @@ type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 enum Job {
     Units(Vec<Unit>, Reply<Vec<Committed>>),
     Change(Box<(Change, AuditEntry)>, Reply<()>),
+}
+
+impl Job {
+    const fn is_units(&self) -> bool {
+        matches!(self, Self::Units(..))
+    }
 }
 
 /// What became of a job whose transaction is committed.
@@ -176,8 +187,16 @@ impl CommitTask {
         }
         let conn = connection.conn;
         super::begin(conn).await?;
-        let done = perform(conn, &mut self.caches, jobs, care).await?;
-        self.link.commit(done).await
+        // a change may be a long removal; messages are short, or their connection is dead
+        let limit = if jobs.iter().all(Job::is_units) {
+            UNITS_TIMEOUT
+        } else {
+            Duration::MAX
+        };
+        let done = timeout(limit, perform(conn, &mut self.caches, jobs, care)).await;
+        self.link
+            .commit(done.map_err(StoreError::unavailable)??)
+            .await
     }
 }
 

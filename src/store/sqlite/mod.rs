@@ -51,7 +51,10 @@ mod units;
 #[path = "../sql/writer.rs"]
 mod writer;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use writer::Writer;
 
@@ -61,6 +64,10 @@ type Conn = sqlx::SqliteConnection;
 type Pool = sqlx::SqlitePool;
 type Row = sqlx::sqlite::SqliteRow;
 type SqlStore = SqliteStore;
+
+/// How long the statements of a batch of units may take: an embedded database has no connection to
+/// lose, and a slow disk is waited for.
+const UNITS_TIMEOUT: Duration = Duration::MAX;
 
 /// Of each path of an interface the newest sample; two look-ups in the primary key each.
 const NEWEST_SAMPLES: &str = "SELECT series.path, sample.value_at, sample.received_at, sample.value \

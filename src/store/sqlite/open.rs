@@ -10,11 +10,11 @@ use std::{
 
 use sqlx::{
     ConnectOptions as _, Connection as _, SqliteConnection, SqlitePool,
-    migrate::{MigrateError, Migrator},
+    migrate::Migrator,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
-use crate::store::StoreError;
+use crate::store::{StoreError, fault};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 
@@ -84,23 +84,7 @@ pub(super) async fn migrate(conn: &mut SqliteConnection) -> Result<(), StoreErro
     MIGRATIONS
         .run_direct(None, conn, false)
         .await
-        .map_err(|error| migration_error(error, &MIGRATIONS))
-}
-
-/// What a failed migration means.
-pub(in crate::store) fn migration_error(error: MigrateError, known: &Migrator) -> StoreError {
-    match error {
-        MigrateError::VersionMissing(found) => {
-            let known = known
-                .iter()
-                .map(|migration| migration.version)
-                .max()
-                .unwrap_or(0);
-            StoreError::SchemaTooNew { found, known }
-        }
-        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => error.into(),
-        error => StoreError::Database(sqlx::Error::Migrate(Box::new(error))),
-    }
+        .map_err(|error| fault::of_migration(error, &MIGRATIONS))
 }
 
 /// Writes a consistent copy of the database `from` to the new file `to`.
