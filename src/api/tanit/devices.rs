@@ -54,7 +54,7 @@ pub(super) fn routes() -> Router<Arc<Api>> {
 }
 
 /// The device that a path names.
-async fn device(api: &Api, (name, id): &(String, String)) -> Result<Identity, ApiError> {
+pub(super) async fn device(api: &Api, (name, id): &(String, String)) -> Result<Identity, ApiError> {
     let row = api.realms.show(&realm(name)?).await?;
     let id: DeviceId = id
         .parse()

@@ -1,6 +1,7 @@
 //! The API through its router: a real store, a real engine and real certificates; what holds
 //! connections is a recorder.
 
+mod appengine;
 mod archive;
 mod assembly;
 mod authorisation;
@@ -8,6 +9,7 @@ mod devices;
 mod doubles;
 mod node;
 mod pairing;
+mod realm_management;
 mod realms;
 mod serving;
 
