@@ -152,10 +152,7 @@ impl Broker {
     ///
     /// # Errors
     /// See [`BrokerError`]. Nothing runs then.
-    pub async fn start(
-        settings: BrokerSettings,
-        parts: BrokerParts,
-    ) -> Result<Self, BrokerError> {
+    pub async fn start(settings: BrokerSettings, parts: BrokerParts) -> Result<Self, BrokerError> {
         let broker = Self::bind(settings, parts).await?;
         broker.open();
         Ok(broker)
@@ -166,10 +163,7 @@ impl Broker {
     /// # Errors
     /// See [`BrokerError`]. Nothing runs then.
     #[expect(clippy::unused_async, reason = "needs a runtime, and says so")]
-    pub async fn bind(
-        settings: BrokerSettings,
-        parts: BrokerParts,
-    ) -> Result<Self, BrokerError> {
+    pub async fn bind(settings: BrokerSettings, parts: BrokerParts) -> Result<Self, BrokerError> {
         let tls = bind(settings.listen)?;
         if tls.is_some() && parts.tls.is_none() {
             return Err(BrokerError::NoTls);

@@ -44,6 +44,7 @@ pub(super) async fn restore(
     api.node
         .restart_with(staged)
         .map_err(ApiError::unprocessable)?;
+    api.backups.handed_over();
     Ok(body::data(
         StatusCode::ACCEPTED,
         json!({ "restarting": true }),

@@ -60,6 +60,9 @@ async fn a_backup_holds_everything_but_the_master_key_and_comes_back_whole() {
         b"a certificate"
     );
     assert!(!dir.join("restore/upload.tar").exists());
+    // what was handed over lies still until the node has taken it
+    restore(&house, Vec::new()).await.is(409);
+    assert!(staged.exists());
     let store = SqliteStore::open(&staged.join("tanit.db")).await.unwrap();
     assert!(store.device(&identity(ID)).await.unwrap().is_some());
     store.close().await;

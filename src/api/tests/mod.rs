@@ -3,6 +3,7 @@
 
 mod appengine;
 mod archive;
+mod assembly;
 mod authorisation;
 mod devices;
 mod doubles;
@@ -31,7 +32,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::{
-    Api, ApiParts, ApiSettings, Limits, ServiceSettings,
+    Api, ApiSettings, Limits,
     auth::{Authority, Peer},
     router,
 };
@@ -45,6 +46,7 @@ use crate::{
     pki::{MasterKey, Pools},
     store::{AuditEntry, Store, sqlite::SqliteStore},
 };
+use assembly::{ApiParts, ServiceSettings};
 use doubles::{FakeNode, Recorder};
 
 const ID: &str = "Zm9vYmFyYmF6cXV4MTIzNA";
@@ -140,7 +142,7 @@ impl House {
             inhibited_devices: InhibitedDevices::Refuse,
             archive_bytes_max: 64 * 1024 * 1024,
         };
-        let api = Api::assemble(&parts, &settings).unwrap();
+        let api = parts.assemble(&settings).unwrap();
         let house = Self {
             dir,
             router: router(&api),

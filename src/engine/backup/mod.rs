@@ -15,14 +15,17 @@ use std::{
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
 use futures_util::Stream;
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedMutexGuard, mpsc};
 use tokio_util::task::TaskTracker;
 
 use super::{
@@ -77,6 +80,8 @@ pub struct BackupsParts {
 pub struct Backups {
     parts: BackupsParts,
     turn: Arc<tokio::sync::Mutex<()>>,
+    /// Set when a staged archive was handed over: it must lie still until the node has taken it.
+    handed_over: AtomicBool,
 }
 
 /// Why there is no archive, or why one was not taken in.
@@ -153,7 +158,23 @@ impl Backups {
         Self {
             parts,
             turn: Arc::default(),
+            handed_over: AtomicBool::new(false),
         }
+    }
+
+    fn turn(&self) -> Result<OwnedMutexGuard<()>, BackupError> {
+        if self.handed_over.load(Ordering::Acquire) {
+            return Err(BackupError::Busy);
+        }
+        self.turn
+            .clone()
+            .try_lock_owned()
+            .map_err(|_| BackupError::Busy)
+    }
+
+    /// The node restarts with what was staged: from now on everything else is `Busy`.
+    pub fn handed_over(&self) {
+        self.handed_over.store(true, Ordering::Release);
     }
 
     /// Copies everything and answers with the archive of the copies; the copies go when it ends.
@@ -161,11 +182,7 @@ impl Backups {
     /// # Errors
     /// `Busy`, or when a store or a file fails.
     pub async fn create(&self, by: &Actor) -> Result<Archive, BackupError> {
-        let turn = self
-            .turn
-            .clone()
-            .try_lock_owned()
-            .map_err(|_| BackupError::Busy)?;
+        let turn = self.turn()?;
         let audit = by.did(self.parts.clock.wall(), "node.backup", "node");
         self.parts.store.apply(Change::Note, audit).await?;
         let data_dir = self.parts.data_dir.clone();
@@ -220,11 +237,7 @@ impl Backups {
         archive: impl Stream<Item = io::Result<Bytes>> + Send,
         by: &Actor,
     ) -> Result<PathBuf, BackupError> {
-        let turn = self
-            .turn
-            .clone()
-            .try_lock_owned()
-            .map_err(|_| BackupError::Busy)?;
+        let turn = self.turn()?;
         let audit = by.did(self.parts.clock.wall(), "node.restore", "node");
         self.parts.store.apply(Change::Note, audit).await?;
         let place = self.parts.data_dir.join("restore");

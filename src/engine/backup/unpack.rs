@@ -64,7 +64,7 @@ pub(super) fn unpack(upload: &Path, staged: &Path, key_check: &str) -> Result<()
     }
     match manifest.files.keys().next() {
         Some(missing) => Err(BackupError::Refused(format!("{missing} is missing"))),
-        None => looks_right(staged),
+        None => looks_right(staged).and_then(|()| settle(staged)),
     }
 }
 
@@ -134,6 +134,21 @@ fn looks_right(staged: &Path) -> Result<(), BackupError> {
             return Err(BackupError::Refused(format!(
                 "{name} is missing or not such a file"
             )));
+        }
+    }
+    Ok(())
+}
+
+/// Makes the names durable too; the files are already.
+fn settle(staged: &Path) -> Result<(), BackupError> {
+    let crls = staged.join(CRLS);
+    for directory in [crls.as_path(), staged] {
+        let synced = File::open(directory).and_then(|opened| opened.sync_all());
+        match synced {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(BackupError::File(directory.to_owned(), error));
+            }
+            _ => {}
         }
     }
     Ok(())

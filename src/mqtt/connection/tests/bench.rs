@@ -241,6 +241,7 @@ impl Bench {
         let shared = Shared {
             settings: Arc::new(settings),
             sessions,
+            pools: crate::pki::Pools::new(),
             owners: Owners::default(),
             intake: engine.clone(),
             registry: engine.clone(),
