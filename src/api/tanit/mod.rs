@@ -4,6 +4,7 @@
 mod archive;
 mod devices;
 mod node;
+mod publish;
 mod realms;
 
 use std::sync::Arc;
@@ -23,6 +24,10 @@ pub(super) fn router(api: &Arc<Api>) -> Router<Arc<Api>> {
         .route("/reload", post(node::reload))
         .route("/audit", get(node::audit))
         .route("/config", get(node::config))
+        .route(
+            "/realms/{realm}/devices/{device}/publish",
+            post(publish::publish),
+        )
         .merge(realms::routes())
         .merge(devices::routes())
         .route_layer(middleware::from_fn_with_state(

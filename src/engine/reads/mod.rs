@@ -6,8 +6,6 @@
 
 mod downsample;
 mod show;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 
