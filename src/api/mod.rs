@@ -6,6 +6,7 @@
 //! something runs to its end even if its caller goes away.
 
 mod appengine;
+mod assembly;
 pub mod auth;
 pub mod body;
 pub mod device_status;
@@ -43,6 +44,7 @@ use crate::{
     },
     store::Store,
 };
+pub use assembly::{ApiParts, ServiceSettings};
 use auth::Authority;
 pub use limits::Limits;
 

@@ -15,7 +15,7 @@ use super::{
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// More than the server gives a request.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Where the node is.
 #[derive(Debug, Clone)]
@@ -122,7 +122,7 @@ impl Client {
                 let base = Url::parse("http://localhost/").map_err(|e| broken(&e))?;
                 let place = path.display().to_string();
                 (
-                    builder.no_proxy().unix_socket(path.as_path()),
+                    with_tls(builder.no_proxy().unix_socket(path.as_path()), false, None)?,
                     base,
                     None,
                     place,
@@ -134,7 +134,7 @@ impl Client {
                     let message = format!("--url {url} is neither http://… nor https://…");
                     return Err(Failure::new(Exit::Usage, message));
                 }
-                let builder = with_tls(builder, url, ca_pem.as_deref())?;
+                let builder = with_tls(builder, url.scheme() == "https", ca_pem.as_deref())?;
                 (builder, url.clone(), token.clone(), url.to_string(), false)
             }
         };
@@ -276,19 +276,22 @@ impl Client {
     }
 }
 
+/// Trusts the CAs that are given, or the system's; where there is no TLS, none need be looked up.
 fn with_tls(
     builder: reqwest::ClientBuilder,
-    url: &Url,
+    is_https: bool,
     ca_pem: Option<&[u8]>,
 ) -> Result<reqwest::ClientBuilder, Failure> {
-    if url.scheme() == "https" {
-        // the client takes the process's provider; another that was set before is as good
-        let _ = rustls::crypto::CryptoProvider::install_default(Arc::unwrap_or_clone(
-            crate::pki::crypto_provider(),
-        ));
-    }
+    // the client takes the process's provider; one that was set before is as good
+    let _ = rustls::crypto::CryptoProvider::install_default(Arc::unwrap_or_clone(
+        crate::pki::crypto_provider(),
+    ));
     let Some(pem) = ca_pem else {
-        return Ok(builder);
+        return Ok(if is_https {
+            builder
+        } else {
+            builder.tls_certs_only([])
+        });
     };
     let certificates = reqwest::Certificate::from_pem_bundle(pem)
         .ok()

@@ -142,6 +142,7 @@ fn from_directory(data_dir: &Path) -> Option<String> {
     files::read_text(&data_dir.join("server-ca.crt")).ok()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
 fn making(error: rcgen::Error) -> Failure {
     Failure::failed(format!("the key and request cannot be made: {error}"))
 }

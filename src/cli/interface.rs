@@ -274,17 +274,15 @@ impl Show {
         let (realm, name) = (self.realm.as_str(), self.name.as_str());
         let versions = ["realmmanagement", "v1", realm, "interfaces", name];
         let doing = format!("show the interface {name} of the realm {realm}");
-        let major = match self.major {
-            Some(major) => major.to_string(),
-            None => {
-                let majors = client.send(Request::get(versions)).await.doing(&doing)?;
-                let majors = majors.as_array().map(Vec::as_slice).unwrap_or_default();
-                let newest = majors.iter().filter_map(Value::as_u64).max();
-                newest
-                    .map(|major| major.to_string())
-                    .ok_or_else(|| Failure::failed(format!("cannot {doing}: it has no version")))?
-            }
+        let major = if let Some(major) = self.major {
+            u64::from(major)
+        } else {
+            let majors = client.send(Request::get(versions)).await.doing(&doing)?;
+            let majors = majors.as_array().map(Vec::as_slice).unwrap_or_default();
+            let newest = majors.iter().filter_map(Value::as_u64).max();
+            newest.ok_or_else(|| Failure::failed(format!("cannot {doing}: it has no version")))?
         };
+        let major = major.to_string();
         let path = versions.into_iter().chain([major.as_str()]);
         let document = client.send(Request::get(path)).await.doing(&doing)?;
         context.output.value(&document);

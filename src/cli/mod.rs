@@ -5,6 +5,11 @@
 //! `config check`, `interface check`, `token --key`, `completions`, `man` and the key of
 //! `device credentials` need none. [`output`] prints, [`exit`] names the exit codes.
 
+#![expect(
+    clippy::doc_markdown,
+    reason = "the doc comments of arguments are help texts"
+)]
+
 mod archive;
 mod audit;
 mod ca;

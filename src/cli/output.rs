@@ -5,7 +5,7 @@
 //! sent are made visible and do nothing to the terminal.
 
 use std::{
-    fmt,
+    fmt::{self, Write as _},
     io::{self, BufRead, Write},
 };
 
@@ -212,7 +212,7 @@ fn align(header: Vec<String>, rows: Vec<Vec<String>>) -> String {
     for line in &lines {
         let mut padded = String::new();
         for (cell, width) in line.iter().zip(&widths) {
-            padded.push_str(&format!("{cell:width$}  "));
+            let _ = write!(padded, "{cell:width$}  "); // writing to a String cannot fail
         }
         text.push_str(padded.trim_end());
         text.push('\n');
@@ -229,10 +229,11 @@ fn record(object: &Value) -> String {
         .map(|name| name.chars().count())
         .max()
         .unwrap_or(0);
-    fields
-        .iter()
-        .map(|(name, value)| format!("{:width$}  {}\n", visible(name), cell(Some(value))))
-        .collect()
+    let mut lines = String::new();
+    for (name, value) in fields {
+        let _ = writeln!(lines, "{:width$}  {}", visible(name), cell(Some(value)));
+    }
+    lines
 }
 
 /// One value on one line.

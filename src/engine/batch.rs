@@ -14,7 +14,7 @@ use super::{
     counters::EngineCounters,
     errors::{DeviceError, Refusal},
     health::{Backoff, Health},
-    lane::Work,
+    lane::{self, Work},
     queue::{Queue, TakeLimits, Weight},
 };
 use crate::{
@@ -30,6 +30,7 @@ pub(super) struct Judged {
     end: End,
     bytes: usize,
     pin: Option<Pin>,
+    doubt: Option<oneshot::Sender<Committed>>,
 }
 
 /// Who is told once it is committed.
@@ -61,6 +62,7 @@ impl Judged {
             end,
             bytes: 0,
             pin: None,
+            doubt: None,
         }
     }
 
@@ -70,11 +72,17 @@ impl Judged {
             end,
             bytes: 0,
             pin: None,
+            doubt: None,
         }
     }
 
     pub(super) fn pinned(self, pin: Option<Pin>) -> Self {
         Self { pin, ..self }
+    }
+
+    /// The lane wants to know how it was committed before it goes on.
+    pub(super) fn doubted(self, doubt: Option<oneshot::Sender<Committed>>) -> Self {
+        Self { doubt, ..self }
     }
 
     pub(super) fn weighing(self, bytes: usize) -> Self {
@@ -164,6 +172,7 @@ impl Committer {
                     for mut judged in self.judged.extract(Judged::is_write_of_the_api) {
                         judged.withdraw();
                     }
+                    lane::refuse_runs(&self.arrivals);
                     backoff.wait().await;
                 }
                 Err(error) => {
@@ -230,19 +239,35 @@ impl Committer {
     /// Tells everyone, in order.
     async fn release(&self, batch: Vec<Judged>, committed: Vec<Committed>) {
         let mut committed = committed.into_iter();
-        for Judged { unit, end, pin, .. } in batch {
+        for judged in batch {
+            let Judged {
+                unit,
+                end,
+                pin,
+                doubt,
+                ..
+            } = judged;
             let how = match &unit {
                 None => Committed::Done,
                 // the store answered for fewer units than it was given: not stored, for all we know
                 Some(_) => committed.next().unwrap_or(Committed::NoDevice),
             };
+            let declared = pin.is_some();
             drop(pin);
             if let Some(unit) = &unit
-                && matches!(how, Committed::NoDevice | Committed::Refused)
+                && match how {
+                    Committed::Done => false,
+                    Committed::Duplicate => declared,
+                    Committed::NoDevice | Committed::Refused => true,
+                }
             {
                 // what the lane believes of the device may be wrong now
                 let identity = unit.identity.clone();
                 drop(self.arrivals.push(Work::Refresh { identity }));
+            }
+            if let Some(doubt) = doubt {
+                // an error: the lane was given up
+                let _ = doubt.send(how);
             }
             self.tell(unit, end, how).await;
         }

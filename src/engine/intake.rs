@@ -157,11 +157,13 @@ impl Bounds {
     /// Grants what can be granted: to `identity` in its window, then to all in the pool.
     fn serve(&self, mut state: MutexGuard<'_, State>, identity: &Identity) {
         let mut grants = Vec::new();
-        while let Some(grant) = state.next_in_window(&self.0.limits, identity) {
-            grants.push(grant);
-        }
-        while let Some(grant) = state.next_in_pool(&self.0.limits) {
-            grants.push(grant);
+        let limits = &self.0.limits;
+        state.grant_in_window(limits, identity, &mut grants);
+        while let Some(granted) = state.next_in_pool(limits) {
+            let identity = granted.0.identity.clone();
+            grants.push(granted);
+            // the one behind it may fit the window that it was too large for
+            state.grant_in_window(limits, &identity, &mut grants);
         }
         state.tidy(identity);
         drop(state);
@@ -265,21 +267,25 @@ impl State {
         }
     }
 
-    /// The oldest waiter of a device, if its window has room for it.
-    fn next_in_window(
+    /// Serves the waiters of a device, oldest first, as far as its window has room.
+    fn grant_in_window(
         &mut self,
         limits: &IntakeLimits,
         identity: &Identity,
-    ) -> Option<(Waiting, Source)> {
-        let window = self.windows.get_mut(identity)?;
-        let ticket = *window.tickets.front()?;
-        let bytes = self.waiting.get(&ticket)?.bytes;
-        if !window.used.fits_window(limits, bytes) {
-            return None;
+        grants: &mut Vec<(Waiting, Source)>,
+    ) {
+        let Some(window) = self.windows.get_mut(identity) else {
+            return;
+        };
+        while let Some(ticket) = window.tickets.front()
+            && let Some(first) = self.waiting.get(ticket)
+            && window.used.fits_window(limits, first.bytes)
+            && let Some(waiting) = self.waiting.remove(ticket)
+        {
+            window.used.add(waiting.bytes);
+            window.tickets.pop_front();
+            grants.push((waiting, Source::Window));
         }
-        window.used.add(bytes);
-        window.tickets.pop_front();
-        Some((self.waiting.remove(&ticket)?, Source::Window))
     }
 
     /// The oldest waiter of all, if the pool has room for it.
@@ -334,6 +340,8 @@ impl Amount {
 #[cfg(test)]
 mod tests {
     use std::{future::Future, pin::Pin, task::Poll};
+
+    use proptest::prelude::*;
 
     use super::*;
     use crate::identity::DeviceId;
@@ -468,5 +476,82 @@ mod tests {
             &counters.intake_waiting,
         ];
         assert_eq!(gauges.map(crate::engine::Gauge::get), [0, 0, 0]);
+    }
+
+    /// What may happen to the bounds.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Reserve(u8, usize),
+        GiveBack(usize),
+        GiveUp(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => (1_u8..4, 0_usize..150).prop_map(|(number, bytes)| Step::Reserve(number, bytes)),
+            2 => any::<usize>().prop_map(Step::GiveBack),
+            1 => any::<usize>().prop_map(Step::GiveUp),
+        ]
+    }
+
+    /// Nobody waits for room that is there, and no more is lent than there is.
+    fn check(bounds: &Bounds) {
+        let state = bounds.lock();
+        assert!(state.shared.messages <= LIMITS.shared_messages);
+        assert!(state.shared.bytes <= LIMITS.shared_bytes);
+        if let Some((_, first)) = state.waiting.first_key_value() {
+            assert!(
+                !state.shared.fits_pool(&LIMITS, first.bytes),
+                "the first could be served"
+            );
+        }
+        for window in state.windows.values() {
+            let used = window.used;
+            assert!(used.messages <= LIMITS.window_messages);
+            assert!(used.bytes <= LIMITS.window_bytes || used.messages == 1);
+            assert!(
+                used.messages > 0 || window.tickets.is_empty(),
+                "an empty window has room"
+            );
+            if let Some(ticket) = window.tickets.front() {
+                let bytes = state.waiting[ticket].bytes;
+                assert!(
+                    !used.fits_window(&LIMITS, bytes),
+                    "the window has room for its first"
+                );
+            }
+        }
+        let tickets: usize = state
+            .windows
+            .values()
+            .map(|window| window.tickets.len())
+            .sum();
+        assert_eq!(tickets, state.waiting.len());
+    }
+
+    proptest! {
+        #[test]
+        fn room_is_never_lent_twice_and_never_withheld(
+            steps in proptest::collection::vec(step(), 1..200)
+        ) {
+            let bounds = bounds();
+            let (mut rooms, mut waiting) = (Vec::new(), Vec::new());
+            for step in steps {
+                match step {
+                    Step::Reserve(number, bytes) => waiting.push(reserve(&bounds, number, bytes)),
+                    Step::GiveBack(index) if !rooms.is_empty() => {
+                        drop(rooms.swap_remove(index % rooms.len()));
+                    }
+                    Step::GiveUp(index) if !waiting.is_empty() => {
+                        drop(waiting.swap_remove(index % waiting.len()));
+                    }
+                    Step::GiveBack(_) | Step::GiveUp(_) => {}
+                }
+                waiting.retain_mut(|reserving| now(reserving).map(|room| rooms.push(room)).is_none());
+                check(&bounds);
+            }
+            drop((rooms, waiting));
+            prop_assert!(bounds.lock().windows.is_empty());
+        }
     }
 }

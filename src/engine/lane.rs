@@ -26,7 +26,9 @@ use crate::{
     clock::Timestamp,
     identity::Identity,
     interface::Introspection,
-    mqtt::{Ack, AfterRefusal, InboundMessage, Outcome, Permit, SessionEpoch, packet::QoS},
+    mqtt::{
+        Ack, AfterRefusal, Delivery, InboundMessage, Outcome, Permit, SessionEpoch, packet::QoS,
+    },
     store::{Committed, DeviceRow, Effect, Receipt, Store, StoreError, Unit},
 };
 
@@ -101,8 +103,19 @@ pub(super) struct Lane {
     pub(super) arrivals: Arc<Queue<Work>>,
     pub(super) judged: Arc<Queue<Judged>>,
     pub(super) devices: Devices,
+    /// A clean kick that may turn out to be none.
+    pub(super) doubt: Option<Doubt>,
     /// Cancelled when the engine is given up: nothing is waited for any more.
     pub(super) abandoned: CancellationToken,
+}
+
+/// A refused message with a clean kick that the device sent before: if it was stored then (by the
+/// rules of that time) it is answered again, and nobody is kicked. Only the store knows.
+#[derive(Debug)]
+pub(super) struct Doubt {
+    identity: Identity,
+    session: SessionEpoch,
+    committed: oneshot::Receiver<Committed>,
 }
 
 impl Lane {
@@ -127,10 +140,22 @@ impl Lane {
                     absent.extend(self.load_all(vec![identity]).await);
                 }
                 self.handle(work);
+                self.settle_doubt().await;
             }
             self.devices.trim();
             // a long line must not keep a worker thread to itself
             tokio::task::yield_now().await;
+        }
+    }
+
+    /// Waits for the commit of a repeated message that was refused: what comes behind it is judged
+    /// by what became of it. Rare: it was sent before the connection was lost, and what it was
+    /// judged by has changed since.
+    async fn settle_doubt(&mut self) {
+        if let Some(doubt) = self.doubt.take()
+            && doubt.committed.await == Ok(Committed::Duplicate)
+        {
+            self.unpoison(&doubt.identity, Some(doubt.session));
         }
     }
 
@@ -181,7 +206,7 @@ impl Lane {
                 Ok(row) => return row,
                 Err(error @ StoreError::Unavailable(_)) => {
                     self.health.failed("reading a device", &error);
-                    self.refuse_runs();
+                    refuse_runs(&self.arrivals);
                     backoff.wait().await;
                 }
                 Err(error) => {
@@ -193,18 +218,6 @@ impl Lane {
                     );
                     return None;
                 }
-            }
-        }
-    }
-
-    /// A caller of the API is told at once that the store is down, and nothing is written later.
-    fn refuse_runs(&self) {
-        for work in self
-            .arrivals
-            .extract(|work| matches!(work, Work::Run { .. }))
-        {
-            if let Work::Run { answer, .. } = work {
-                drop(answer.send(Err(super::unavailable())));
             }
         }
     }
@@ -306,6 +319,7 @@ impl Lane {
             judge::judge(&target, &introspection, &installed)
         });
         let receipt = receipt_of(&message);
+        let mut doubt = None;
         let (effects, counted, outcome, error, pin) = match result {
             Ok(Accepted { effects, declared }) => {
                 let pin = declared.map(|new| self.devices.declare(&message.identity, new));
@@ -318,6 +332,7 @@ impl Lane {
                 let mut effects = vec![Effect::RecordError(row)];
                 if then == AfterRefusal::CleanKick {
                     effects.push(Effect::PendingEmptyCache(true));
+                    doubt = self.doubt(&message);
                 }
                 let outcome = Outcome::Refused {
                     reason: error.reason(),
@@ -339,7 +354,23 @@ impl Lane {
             outcome,
             error,
         };
-        Judged::new(unit, end).pinned(pin).weighing(bytes)
+        Judged::new(unit, end)
+            .pinned(pin)
+            .doubted(doubt)
+            .weighing(bytes)
+    }
+
+    /// Whom to tell how the unit of a message that is sent again was committed.
+    fn doubt(&mut self, message: &InboundMessage) -> Option<oneshot::Sender<Committed>> {
+        let repeated = |delivery: &Delivery| delivery.dup && delivery.qos == QoS::ExactlyOnce;
+        message.delivery.as_ref().filter(|it| repeated(it))?;
+        let (sender, committed) = oneshot::channel();
+        self.doubt = Some(Doubt {
+            identity: message.identity.clone(),
+            session: message.session,
+            committed,
+        });
+        Some(sender)
     }
 
     /// The stamp of a message and the introspection that it is judged by. `None` when it is not
@@ -368,6 +399,15 @@ impl Lane {
             self.devices.entry(&message.identity).poisoned = Some(message.session);
         }
         then
+    }
+}
+
+/// Callers of the API are told at once that the store is down, and nothing is written later.
+pub(super) fn refuse_runs(arrivals: &Queue<Work>) {
+    for work in arrivals.extract(|work| matches!(work, Work::Run { .. })) {
+        if let Work::Run { answer, .. } = work {
+            drop(answer.send(Err(super::unavailable())));
+        }
     }
 }
 

@@ -163,6 +163,7 @@ impl Engine {
             arrivals: Arc::clone(arrivals),
             judged: Arc::clone(&judged),
             devices: Devices::new(self.settings.cached_devices / self.settings.lanes),
+            doubt: None,
             abandoned: self.abandoned.clone(),
         };
         let committer = Committer {
@@ -198,8 +199,8 @@ impl Engine {
     /// are moved forward where the device's newest is not older. Introspections are not set so.
     ///
     /// # Errors
-    /// `Unavailable` at once when the store is down (nothing is written then, also not later), or
-    /// when the engine is closed.
+    /// `Unavailable` when the store is down (nothing is written then, also not later; an attempt
+    /// that was under way is answered first), or when the engine is closed.
     ///
     /// # Cancel safety
     /// Dropped before its transaction has begun, nothing is written.

@@ -136,6 +136,8 @@ pub struct Broker {
     shared: Arc<Shared>,
     publisher: Publisher,
     addresses: Addresses,
+    /// Cancelled: devices are let in.
+    opened: CancellationToken,
     /// Cancelled: nobody is let in any more.
     closed: CancellationToken,
     /// Cancelled: connections are dropped where they stand.
@@ -153,8 +155,21 @@ impl Broker {
     ///
     /// # Errors
     /// See [`BrokerError`]. Nothing runs then.
-    #[expect(clippy::unused_async, reason = "needs a runtime, and says so")]
     pub async fn start(
+        settings: BrokerSettings,
+        parts: BrokerParts,
+    ) -> Result<Self, BrokerError> {
+        let broker = Self::bind(settings, parts).await?;
+        broker.open();
+        Ok(broker)
+    }
+
+    /// Binds the listeners; who connects waits until [`Broker::open`].
+    ///
+    /// # Errors
+    /// See [`BrokerError`]. Nothing runs then.
+    #[expect(clippy::unused_async, reason = "needs a runtime, and says so")]
+    pub async fn bind(
         settings: BrokerSettings,
         parts: BrokerParts,
     ) -> Result<Self, BrokerError> {
@@ -192,15 +207,26 @@ impl Broker {
             wills: DelayedWills::default(),
             drain: CancellationToken::new(),
         });
-        let (closed, hard) = (CancellationToken::new(), CancellationToken::new());
-        let broker = Self { shared, publisher, addresses, closed, hard };
-        broker.open(tls, handshakes, &admission);
-        broker.open(insecure, None, &admission);
+        let broker = Self {
+            shared,
+            publisher,
+            addresses,
+            opened: CancellationToken::new(),
+            closed: CancellationToken::new(),
+            hard: CancellationToken::new(),
+        };
+        broker.listen(tls, handshakes, &admission);
+        broker.listen(insecure, None, &admission);
         upkeep::start(&broker.shared, &broker.closed);
         Ok(broker)
     }
 
-    fn open(
+    /// Lets devices in, those first that came since the listeners were bound.
+    pub fn open(&self) {
+        self.opened.cancel();
+    }
+
+    fn listen(
         &self,
         listener: Option<TcpListener>,
         handshakes: Option<Arc<Handshakes>>,
@@ -214,6 +240,7 @@ impl Broker {
             shared: Arc::clone(&self.shared),
             admission: Arc::clone(admission),
             handshakes,
+            opened: self.opened.clone(),
             closed: self.closed.clone(),
             hard: self.hard.clone(),
         };

@@ -1,6 +1,8 @@
 //! What the behaviour tests stand on.
 
+pub(crate) mod broker;
 pub(crate) mod device;
+pub(crate) mod postgres;
 pub(crate) mod product;
 
 /// Makes ring the process's crypto provider, for clients that ask for a default.

@@ -155,6 +155,37 @@ async fn another_session_of_a_kicked_device_is_handled() {
 }
 
 #[tokio::test]
+async fn a_stored_message_that_comes_again_kicks_nobody_though_it_would_be_refused_now() {
+    let bench = Bench::start().await;
+    bench.send_qos2(1, 7, "/t.Dev/int", &v(1)).await;
+    bench.send(2, "", b"t.DevProp:1:0").await;
+    let mut again = bench.message(1, 3, "/t.Dev/int", &v(1));
+    again.delivery = Some(Delivery {
+        packet_id: NonZeroU16::new(7).unwrap(),
+        qos: QoS::ExactlyOnce,
+        dup: true,
+    });
+    bench.submit(again).await;
+    bench.send(4, "/t.DevProp/b", &v(4)).await;
+    assert_eq!(stored(&bench.acks.wait(4).await), [1, 2, 3, 4]);
+    assert_eq!(integers(&bench), [1]);
+    assert_eq!(bench.store.error_names(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_repeated_introspection_that_was_stored_before_does_not_stay_in_memory() {
+    let bench = Bench::start().await;
+    bench.send_qos2(1, 7, "", DECLARED.as_bytes()).await;
+    bench.acks.wait(1).await;
+    // the id is still in use: the store answers that it has it, and keeps what it has
+    bench.send_qos2(2, 7, "", b"t.DevProp:1:0").await;
+    bench.acks.wait(2).await;
+    bench.engine.drain().await;
+    bench.send(3, "/t.Dev/int", &v(3)).await;
+    assert_eq!(stored(&bench.acks.wait(3).await), [1, 2, 3]);
+}
+
+#[tokio::test]
 async fn the_will_of_a_kicked_session_is_handled() {
     let bench = Bench::start().await;
     bench.send(1, "/t.Dev/int", b"junk").await;

@@ -6,6 +6,7 @@ mod fake;
 mod faults;
 mod interfaces;
 mod judging;
+mod model;
 mod on_stores;
 mod presence;
 

@@ -490,3 +490,23 @@ fn filters_are_bounded() {
         assert_eq!(over, Err(Violation::FiltersTooMany));
     }
 }
+
+/// Not a test: `cargo test --lib -- --ignored seeds_of_the_fuzzer` writes the table's good packets
+/// as the seeds of `fuzz/fuzz_targets/codec.rs`, whose first two bytes it puts before each.
+#[test]
+#[ignore = "writes fuzz/corpus/codec"]
+fn seeds_of_the_fuzzer() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/codec");
+    std::fs::create_dir_all(&folder).unwrap();
+    for case in cases().into_iter().filter(|case| case.expected.is_ok()) {
+        let sender = match case.from {
+            From::Server => 1,
+            From::Client if case.is_first() => 0,
+            From::Client => 2,
+        };
+        let version = u8::from(case.version == Version::V5);
+        let bytes = [&[sender << 1 | version, 3], &case.bytes[..]].concat();
+        let name = format!("{}_v{}", case.name, if version == 0 { 3 } else { 5 });
+        std::fs::write(folder.join(name), bytes).unwrap();
+    }
+}

@@ -29,8 +29,8 @@ use crate::{
         packet::Packet,
         session::{Closing, Context, Effect, Output, Session, Submission},
         sessions::{
-            Delivery, Message, Queued, QuotaExceeded, Resume, SessionsError,
-            Settled, SubscribeOutcome, Subscription,
+            Delivery, Message, Queued, QuotaExceeded, Resume, SessionsError, Settled,
+            SubscribeOutcome, Subscription,
         },
         takeover::{Claim, Order},
     },

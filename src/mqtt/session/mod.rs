@@ -686,6 +686,9 @@ const fn granted(options: SubscribeOptions) -> ReasonCode {
 }
 
 #[cfg(test)]
+pub(super) use tests::connect as connect_for_tests;
+
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod tests;

@@ -114,6 +114,7 @@ impl Sessions {
             opened_at: clock.wall(),
             clock: Arc::clone(&clock),
             soft_commits: 0,
+            soft_marks: Vec::new(),
         };
         writer.end_orphans().map_err(|failure| failed(&failure))?;
         let thread = thread::Builder::new()
@@ -410,10 +411,11 @@ impl Sessions {
         let place = places.acquire_owned().await.map_err(|_| SessionsError::Closed)?;
         let (sender, result) = oneshot::channel();
         let action = Box::new(move |batch: &mut Batch<'_>| {
-            let value = change(batch)?;
-            // a caller that is gone is owed nothing
-            let answer: Answer = Box::new(move || drop(sender.send(value)));
-            Ok(answer)
+            match change(batch) {
+                // a caller that is gone is owed nothing
+                Ok(value) => Ok(Box::new(move || drop(sender.send(value))) as Answer),
+                Err(failure) => Err((failure, Box::new(move || drop(sender)) as Answer)),
+            }
         });
         if !self.inner.inbox.push(Command { action, _place: place }) {
             return Err(SessionsError::Closed);

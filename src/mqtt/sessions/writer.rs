@@ -43,9 +43,10 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// Says the result to whoever waits; called once what it says is committed.
 pub(super) type Answer = Box<dyn FnOnce() + Send>;
-/// A change. Dropped uncalled, or its answer dropped, its caller learns that it failed.
+/// A change. Its caller learns that it failed when it is dropped uncalled or its answer is. With a
+/// failure comes an answer only to be dropped: when the trouble has been noted.
 pub(super) type Action =
-    Box<dyn for<'b, 't> FnOnce(&'b mut Batch<'t>) -> Result<Answer, Failure> + Send>;
+    Box<dyn for<'b, 't> FnOnce(&'b mut Batch<'t>) -> Result<Answer, (Failure, Answer)> + Send>;
 
 /// An action and its place in the line.
 pub(super) struct Command {
@@ -110,24 +111,33 @@ impl Inbox {
         self.came.notify_one();
     }
 
-    /// Waits for work, at most so long. Marks made before a command was handed over are there when
-    /// that command is.
-    fn take(&self, at_most: Option<Duration>) -> Work {
+    /// Takes marks back that could not be written; they do no harm when they are applied twice.
+    fn put_back(&self, mut marks: Vec<Mark>) {
         let mut waiting = self.waiting();
-        if waiting.is_idle() {
-            waiting = match at_most {
-                None => self
-                    .came
-                    .wait_while(waiting, |waiting| waiting.is_idle())
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(at_most) => {
-                    self.came
-                        .wait_timeout_while(waiting, at_most, |waiting| waiting.is_idle())
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .0
-                }
-            };
-        }
+        marks.append(&mut waiting.marks);
+        waiting.marks = marks;
+    }
+
+    /// Waits for work, at most so long; for marks too unless in `trouble`. Marks made before a
+    /// command was handed over are there when that command is.
+    fn take(&self, at_most: Option<Duration>, trouble: bool) -> Work {
+        let mut waiting = self.waiting();
+        let is_idle = |waiting: &mut Waiting| {
+            waiting.commands.is_empty()
+                && (trouble || waiting.marks.is_empty())
+                && !waiting.closing
+        };
+        waiting = match at_most {
+            None => {
+                self.came.wait_while(waiting, is_idle).unwrap_or_else(PoisonError::into_inner)
+            }
+            Some(at_most) => {
+                self.came
+                    .wait_timeout_while(waiting, at_most, is_idle)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0
+            }
+        };
         let commands = waiting.commands.len().min(BATCH_COMMANDS);
         let commands: Vec<_> = waiting.commands.drain(..commands).collect();
         let marks = waiting.marks.len().min(BATCH_MARKS);
@@ -152,12 +162,6 @@ impl Inbox {
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Waiting {
-    fn is_idle(&self) -> bool {
-        self.commands.is_empty() && self.marks.is_empty() && !self.closing
     }
 }
 
@@ -201,27 +205,26 @@ pub(super) struct Writer {
     pub(super) opened_at: Timestamp,
     /// Commits since the last flushed one.
     pub(super) soft_commits: u32,
+    /// The marks in them: they are lost when writing fails before the next flush.
+    pub(super) soft_marks: Vec<Mark>,
 }
 
 impl Writer {
     /// Works until the inbox is closed.
     pub(super) fn run(mut self) {
         loop {
-            let at_most = if self.state.trouble().is_some() {
+            let trouble = self.state.trouble().is_some();
+            let at_most = if trouble {
                 Some(RETRY)
             } else {
                 (self.soft_commits > 0).then_some(SOFT_FLUSH)
             };
-            let work = self.inbox.take(at_most);
-            let idle = work.commands.is_empty() && work.marks.is_empty();
+            let work = self.inbox.take(at_most, trouble);
             let last = work.last;
-            if self.state.trouble().is_some() {
+            if trouble {
                 self.recover();
             }
-            let flush = idle && self.soft_commits > 0;
-            if (!idle || flush) && self.state.trouble().is_none() {
-                self.work(work, flush);
-            }
+            self.work(work);
             if last {
                 break;
             }
@@ -230,39 +233,67 @@ impl Writer {
         self.inbox.shut();
     }
 
-    /// One transaction.
-    fn work(&mut self, work: Work, flush: bool) {
-        let done = catch_unwind(AssertUnwindSafe(|| self.transact(work, flush)));
+    /// One transaction, if there is anything to do.
+    fn work(&mut self, work: Work) {
+        let Work { commands, marks, .. } = work;
+        let idle = commands.is_empty() && marks.is_empty();
+        if idle && self.soft_commits == 0 {
+            return;
+        }
+        if self.state.trouble().is_some() {
+            self.inbox.put_back(marks);
+            return;
+        }
+        // owned here, so that callers are told after the trouble has been noted
+        let (mut commands, mut answers) = (commands.into_iter(), Vec::new());
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            self.transact(&mut commands, &marks, &mut answers, idle)
+        }));
         let failure = match done {
-            Ok(Ok(answers)) => {
-                for answer in answers {
-                    answer();
+            Ok(Ok(())) => {
+                if self.soft_commits == 0 {
+                    self.soft_marks.clear();
+                } else {
+                    self.soft_marks.extend(marks);
                 }
-                return;
+                return answers.into_iter().for_each(|answer| answer());
             }
             Ok(Err(failure)) => failure,
             Err(_) => Failure::from_text("a change panicked"),
         };
+        self.inbox.put_back(marks);
+        self.inbox.put_back(mem::take(&mut self.soft_marks));
         self.fail(&failure);
+        drop((commands, answers));
         self.recover();
     }
 
-    fn transact(&mut self, work: Work, flush: bool) -> Result<Vec<Answer>, Failure> {
+    fn transact(
+        &mut self,
+        commands: &mut impl Iterator<Item = Command>,
+        marks: &[Mark],
+        answers: &mut Vec<Answer>,
+        flush: bool,
+    ) -> Result<(), Failure> {
         let state = Arc::clone(&self.state);
         let database = state.database.read().unwrap_or_else(PoisonError::into_inner);
         let database = database.as_ref().ok_or_else(|| Failure::from_text("not open"))?;
         let mut writing = database.begin_write()?;
         writing.set_quick_repair(true);
-        let mut answers = Vec::with_capacity(work.commands.len());
         let tables = Tables::open(&writing)?;
         let now = self.clock.wall();
-        let mut batch =
-            Batch::new(tables, &mut self.index, self.limits, now, self.opened_at);
-        for mark in work.marks {
-            batch.mark(&mark)?;
+        let mut batch = Batch::new(tables, &mut self.index, self.limits, now, self.opened_at);
+        for mark in marks {
+            batch.mark(mark)?;
         }
-        for command in work.commands {
-            answers.push((command.action)(&mut batch)?);
+        for command in commands {
+            match (command.action)(&mut batch) {
+                Ok(answer) => answers.push(answer),
+                Err((failure, answer)) => {
+                    answers.push(answer);
+                    return Err(failure);
+                }
+            }
         }
         let outcome = batch.finish()?;
         let durable = outcome.durable || flush || self.soft_commits >= SOFT_COMMITS_MAX;
@@ -274,7 +305,7 @@ impl Writer {
             writing.abort()?;
         }
         outcome.deliver(&mut self.index);
-        Ok(answers)
+        Ok(())
     }
 
     /// Notes that writing fails. Said once; whoever asks meanwhile is told.

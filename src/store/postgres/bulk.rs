@@ -240,6 +240,7 @@ pub(super) async fn add_series(
          SELECT wanted.* FROM UNNEST($1::bigint[], $2::bigint[], $3::text[]) \
          AS wanted (device, interface, path) WHERE NOT EXISTS (SELECT 1 FROM series \
          WHERE series.device = wanted.device AND series.interface = wanted.interface \
+         AND hashtextextended(series.path, 0) = hashtextextended(wanted.path COLLATE \"C\", 0) \
          AND series.path = wanted.path)",
     )
     .bind(column(series, |(device, _, _)| *device))
@@ -258,7 +259,9 @@ pub(super) async fn series_numbers(
         "SELECT wanted.position, series.id \
          FROM UNNEST($1::bigint[], $2::bigint[], $3::text[]) WITH ORDINALITY \
          AS wanted (device, interface, path, position) \
-         JOIN series USING (device, interface, path)",
+         JOIN series ON series.device = wanted.device AND series.interface = wanted.interface \
+         AND hashtextextended(series.path, 0) = hashtextextended(wanted.path COLLATE \"C\", 0) \
+         AND series.path = wanted.path",
     )
     .bind(column(series, |(device, _, _)| *device))
     .bind(column(series, |(_, interface, _)| *interface))

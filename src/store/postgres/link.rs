@@ -30,6 +30,10 @@ const NODE_LOCK: i64 = 0x7461_6e69_7400_0001;
 
 /// The options of all connections, from a URL.
 pub(super) fn options(url: &str) -> Result<PgConnectOptions, StoreError> {
+    if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+        let what = "a PostgreSQL URL begins with postgres://";
+        return Err(StoreError::Database(sqlx::Error::Configuration(what.into())));
+    }
     let options = PgConnectOptions::from_str(url)?
         .application_name("tanit")
         // a server that does not miss a dead client keeps its lock
@@ -112,7 +116,7 @@ impl Link {
             .bind(batch)
             .execute(&mut *conn)
             .await?;
-        match timeout(COMMIT_TIMEOUT, sqlx::query("COMMIT").execute(conn)).await {
+        match timeout(COMMIT_TIMEOUT, sqlx::raw_sql("COMMIT").execute(conn)).await {
             Ok(Ok(_)) => Ok(Attempt::Committed(done)),
             Ok(Err(error)) if !is_in_doubt(&error) => Err(error.into()),
             Ok(Err(_)) | Err(_) => {

@@ -2,7 +2,7 @@
 
 use sqlx::Row as _;
 
-use super::{NEWEST_SAMPLES, Pool, Row, rows};
+use super::{Conn, NEWEST_SAMPLES, Pool, Row, bulk, rows};
 use crate::{
     clock::Timestamp,
     identity::Identity,
@@ -19,43 +19,48 @@ pub(super) async fn samples(
     path: &str,
     query: &SampleQuery,
 ) -> Result<Vec<Sample>, StoreError> {
+    let mut conn = pool.acquire().await?;
+    let Some(series) = series(&mut conn, identity, interface, path).await? else {
+        return Ok(Vec::new());
+    };
     // stamps are whole microseconds: after one is from the next on
     let since = query.since.map_or(i64::MIN, Timestamp::as_micros);
-    let since_after = query
-        .since_after
-        .map_or(i64::MIN, |at| at.as_micros().saturating_add(1));
+    let since_after = query.since_after.map_or(i64::MIN, |at| at.as_micros().saturating_add(1));
     let sql = if query.newest_first {
-        NEWEST_FIRST
+        "SELECT value_at, received_at, value FROM sample \
+         WHERE series = $1 AND value_at >= $2 AND value_at < $3 \
+         ORDER BY value_at DESC, received_at DESC LIMIT $4"
     } else {
-        OLDEST_FIRST
+        "SELECT value_at, received_at, value FROM sample \
+         WHERE series = $1 AND value_at >= $2 AND value_at < $3 \
+         ORDER BY value_at, received_at LIMIT $4"
     };
     let rows = sqlx::query(sql)
-        .bind(identity.realm.as_str())
-        .bind(&identity.device.as_bytes()[..])
-        .bind(&*interface.name)
-        .bind(i64::from(interface.major))
-        .bind(path)
+        .bind(series)
         .bind(since.max(since_after))
         .bind(query.to.map_or(i64::MAX, Timestamp::as_micros))
         .bind(i64::try_from(query.limit).unwrap_or(i64::MAX))
-        .fetch_all(pool)
+        .fetch_all(&mut *conn)
         .await?;
     rows.iter().map(|row| sample(row, 0)).collect()
 }
 
-const OLDEST_FIRST: &str = "SELECT value_at, received_at, value FROM sample WHERE series = \
-    (SELECT series.id FROM device JOIN series ON series.device = device.id \
-    JOIN interface_key ON interface_key.id = series.interface \
-    WHERE device.realm = $1 AND device.device_id = $2 \
-    AND interface_key.name = $3 AND interface_key.major = $4 AND series.path = $5) \
-    AND value_at >= $6 AND value_at < $7 ORDER BY value_at, received_at LIMIT $8";
-
-const NEWEST_FIRST: &str = "SELECT value_at, received_at, value FROM sample WHERE series = \
-    (SELECT series.id FROM device JOIN series ON series.device = device.id \
-    JOIN interface_key ON interface_key.id = series.interface \
-    WHERE device.realm = $1 AND device.device_id = $2 \
-    AND interface_key.name = $3 AND interface_key.major = $4 AND series.path = $5) \
-    AND value_at >= $6 AND value_at < $7 ORDER BY value_at DESC, received_at DESC LIMIT $8";
+/// The number of a series, if anything was ever stored in it.
+async fn series(
+    conn: &mut Conn,
+    identity: &Identity,
+    interface: &InterfaceKey,
+    path: &str,
+) -> Result<Option<i64>, StoreError> {
+    let Some(&(_, device)) = bulk::device_numbers(conn, &[identity]).await?.first() else {
+        return Ok(None);
+    };
+    let Some(&(_, interface)) = bulk::interface_numbers(conn, &[interface]).await?.first() else {
+        return Ok(None);
+    };
+    let found = bulk::series_numbers(conn, &[(device, interface, path)]).await?;
+    Ok(found.first().map(|&(_, series)| series))
+}
 
 /// The paths of an interface that have samples, each with its newest one.
 pub(super) async fn newest_samples(

@@ -2,11 +2,14 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use sqlx::{Connection as _, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
-use super::SqliteStore;
-use crate::store::{Store as _, StoreError};
+use super::{SqliteStore, link::Link, open, writer::Writer};
+use crate::{
+    clock::Timestamp,
+    store::{AuditEntry, Change, Store as _, StoreError},
+};
 
 fn mode(file: &std::path::Path) -> u32 {
     std::fs::metadata(file).unwrap().permissions().mode() & 0o777
@@ -76,6 +79,43 @@ async fn a_copy_is_a_database_that_opens_and_an_existing_file_is_not_overwritten
     let copy = SqliteStore::open(&copy).await.unwrap();
     copy.ping().await.unwrap();
     copy.close().await;
+}
+
+/// The limit of pages stands for the disk: SQLite answers both with `SQLITE_FULL`.
+#[tokio::test]
+async fn fc_038_a_full_disk_is_not_available_and_passes_once_there_is_room() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("tanit.db");
+    open::prepare(&file).unwrap();
+    let mut conn = open::writer(&file).await.unwrap();
+    open::migrate(&mut conn).await.unwrap();
+    let (pages,): (i64,) = sqlx::query_as("PRAGMA page_count")
+        .fetch_one(&mut conn)
+        .await
+        .unwrap();
+    let limit = format!("PRAGMA max_page_count = {}", pages + 50);
+    sqlx::query(AssertSqlSafe(limit))
+        .execute(&mut conn)
+        .await
+        .unwrap();
+    let writer = Writer::start(Link::new(&file, conn));
+    let note = |size: usize| AuditEntry {
+        at: Timestamp::default(),
+        actor: "tanit".to_owned(),
+        action: "test".to_owned(),
+        object: "x".repeat(size),
+    };
+
+    let full = writer.apply(Change::Note, note(1_000_000)).await;
+    assert!(matches!(full, Err(StoreError::Unavailable(_))), "{full:?}");
+    writer.apply(Change::Note, note(1)).await.unwrap();
+    let mut reader = open::writer(&file).await.unwrap();
+    let (rows,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM audit")
+        .fetch_one(&mut reader)
+        .await
+        .unwrap();
+    assert_eq!(rows, 1);
+    writer.close().await;
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! The services put together on their foundations, as `node` does it.
+//! The API put together: the services on their foundations.
 
 use std::{num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio_util::task::TaskTracker;
 
+use super::{Api, ApiSettings, MetricsText, NodeControl, auth::Authority};
 use crate::{
-    api::{Api, ApiSettings, MetricsText, NodeControl, auth::Authority},
     clock::SharedClock,
     engine::{
         Engine, InhibitedDevices,
@@ -23,86 +23,102 @@ use crate::{
 };
 
 /// What the services stand on.
-pub(super) struct ApiParts {
+#[derive(Clone)]
+pub struct ApiParts {
     /// Where things are kept.
-    pub(super) store: Arc<dyn Store>,
+    pub store: Arc<dyn Store>,
     /// The engine.
-    pub(super) engine: Arc<Engine>,
+    pub engine: Arc<Engine>,
     /// Who holds the devices' connections and sessions.
-    pub(super) live: Arc<dyn LiveDevices>,
+    pub live: Arc<dyn LiveDevices>,
     /// The way to the devices.
-    pub(super) downlink: Arc<dyn Downlink>,
+    pub downlink: Arc<dyn Downlink>,
     /// What certificates are verified with; filled by [`Realms::load`].
-    pub(super) pools: Pools,
+    pub pools: Pools,
     /// Seals private keys.
-    pub(super) master_key: Arc<MasterKey>,
+    pub master_key: Arc<MasterKey>,
     /// The node around the API.
-    pub(super) node: Arc<dyn NodeControl>,
+    pub node: Arc<dyn NodeControl>,
     /// Prometheus text.
-    pub(super) metrics: MetricsText,
+    pub metrics: MetricsText,
     /// Time.
-    pub(super) clock: SharedClock,
+    pub clock: SharedClock,
     /// Where changes run.
-    pub(super) tracker: TaskTracker,
+    pub tracker: TaskTracker,
     /// Data directory: CRLs are read from its `crl`, archives are staged in its `restore`.
-    pub(super) data_dir: PathBuf,
+    pub data_dir: PathBuf,
+}
+
+impl std::fmt::Debug for ApiParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ApiParts")
+            .field("data_dir", &self.data_dir)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What the services are told by the configuration.
-pub(super) struct ServiceSettings {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceSettings {
     /// The routes' own.
-    pub(super) api: ApiSettings,
+    pub api: ApiSettings,
     /// PEM of the key that verifies Housekeeping tokens; without it Housekeeping is shut over TCP.
-    pub(super) housekeeping_public_key: Option<String>,
+    pub housekeeping_public_key: Option<String>,
     /// Where devices connect, `mqtts://<host>:<port>/`.
-    pub(super) broker_url: String,
+    pub broker_url: String,
     /// Validity of issued certificates.
-    pub(super) certificate_lifetime: Duration,
+    pub certificate_lifetime: Duration,
     /// Whether the broker demands a device's newest certificate.
-    pub(super) enforce_latest_certificate: bool,
+    pub enforce_latest_certificate: bool,
     /// Wrong secrets that are looked at in a minute, for each device and address.
-    pub(super) failed_secrets_per_minute: NonZeroU32,
+    pub failed_secrets_per_minute: NonZeroU32,
     /// What inhibition does to a connection.
-    pub(super) inhibited_devices: InhibitedDevices,
+    pub inhibited_devices: InhibitedDevices,
     /// Largest archive that is taken in, in bytes.
-    pub(super) archive_bytes_max: u64,
+    pub archive_bytes_max: u64,
 }
 
-impl ApiParts {
-    pub(super) fn assemble(
-        &self,
+impl Api {
+    /// Puts the API together. The pools are empty until `realms.load()` was called.
+    ///
+    /// # Errors
+    /// When the Housekeeping key cannot be used.
+    pub fn assemble(
+        parts: &ApiParts,
         settings: &ServiceSettings,
-    ) -> Result<Arc<Api>, InvalidTokenKey> {
+    ) -> Result<Arc<Self>, InvalidTokenKey> {
         let key = settings.housekeeping_public_key.as_deref();
-        let authority = Authority::new(self.store.clone(), self.clock.clone(), key)?;
-        let realms = Arc::new(self.realms());
+        let authority = Authority::new(parts.store.clone(), parts.clock.clone(), key)?;
+        let realms = Arc::new(parts.realms());
         let devices = DevicesParts {
-            store: self.store.clone(),
+            store: parts.store.clone(),
             realms: realms.clone(),
-            engine: self.engine.clone(),
-            live: self.live.clone(),
-            clock: self.clock.clone(),
+            engine: parts.engine.clone(),
+            live: parts.live.clone(),
+            clock: parts.clock.clone(),
         };
-        let interfaces = self.engine.interfaces().clone();
-        Ok(Arc::new(Api {
+        let interfaces = parts.engine.interfaces().clone();
+        Ok(Arc::new(Self {
             authority: Arc::new(authority),
             devices: Arc::new(Devices::new(devices, settings.inhibited_devices)),
-            pairing: Arc::new(self.pairing(realms.clone(), settings)),
+            pairing: Arc::new(parts.pairing(realms.clone(), settings)),
             realms,
-            reads: Arc::new(Reads::new(self.store.clone(), interfaces.clone())),
+            reads: Arc::new(Reads::new(parts.store.clone(), interfaces.clone())),
             interfaces,
-            writes: self.writes(),
-            backups: Arc::new(self.backups(settings.archive_bytes_max)),
-            store: self.store.clone(),
-            live: self.live.clone(),
-            node: self.node.clone(),
-            metrics: self.metrics.clone(),
-            clock: self.clock.clone(),
-            tracker: self.tracker.clone(),
+            writes: parts.writes(),
+            backups: Arc::new(parts.backups(settings.archive_bytes_max)),
+            store: parts.store.clone(),
+            live: parts.live.clone(),
+            node: parts.node.clone(),
+            metrics: parts.metrics.clone(),
+            clock: parts.clock.clone(),
+            tracker: parts.tracker.clone(),
             settings: settings.api,
         }))
     }
+}
 
+impl ApiParts {
     fn realms(&self) -> Realms {
         Realms::new(RealmsParts {
             store: self.store.clone(),
