@@ -10,13 +10,7 @@ mod data_dir;
 mod live;
 mod restore;
 
-use std::{
-    net::SocketAddr,
-    num::NonZeroUsize,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -152,11 +146,7 @@ pub async fn serve(config: Config) -> Result<bool, NodeError> {
 }
 
 /// One life of a node: from start to a signal or a restore.
-async fn run(
-    config: &Config,
-    log: &LogControl,
-    signals: &mut Signals,
-) -> Result<Ended, NodeError> {
+async fn run(config: &Config, log: &LogControl, signals: &mut Signals) -> Result<Ended, NodeError> {
     let shutdown = Shutdown::new();
     let starting = Node::start_with(config.clone(), Some(log.clone()), shutdown.clone());
     tokio::pin!(starting);
@@ -247,8 +237,7 @@ impl Node {
             tracing::info!(%identity, "was connected when the node ended; disconnected now");
         }
         let settings = engine_settings(&config);
-        let engine =
-            Engine::start(store.clone(), settings, clock.clone(), &shutdown.tasks).await?;
+        let engine = Engine::start(store.clone(), settings, clock.clone(), &shutdown.tasks).await?;
         front.control.note("opening the session store");
         let sessions = open_sessions(&config, &clock).await?;
         let pools = Pools::new();
@@ -362,10 +351,14 @@ impl Front {
         log: Option<LogControl>,
         shutdown: &Shutdown,
     ) -> Result<Self, NodeError> {
-        let files = config.tls.certificates.iter().map(|pair| ServerCertificateFiles {
-            certificate: pair.certificate.clone(),
-            key: pair.key.clone(),
-        });
+        let files = config
+            .tls
+            .certificates
+            .iter()
+            .map(|pair| ServerCertificateFiles {
+                certificate: pair.certificate.clone(),
+                key: pair.key.clone(),
+            });
         let certificates = ServerCertificates::open(
             &config.data_dir,
             files.collect(),
@@ -381,14 +374,18 @@ impl Front {
         let tcp = TcpListener::bind(address).await.map_err(listen)?;
         let bound = tcp.local_addr().map_err(listen)?;
         let socket = config.control_socket();
-        let unix =
-            server::bind_control_socket(&socket).map_err(|source| NodeError::Listen {
-                key: "control socket",
-                address: socket.display().to_string(),
-                source,
-            })?;
-        let control =
-            Arc::new(Control::new(config.clone(), clock, bound, log, certificates.clone()));
+        let unix = server::bind_control_socket(&socket).map_err(|source| NodeError::Listen {
+            key: "control socket",
+            address: socket.display().to_string(),
+            source,
+        })?;
+        let control = Arc::new(Control::new(
+            config.clone(),
+            clock,
+            bound,
+            log,
+            certificates.clone(),
+        ));
         let door = server::Door::new(api::starting(&(control.clone() as Arc<dyn NodeControl>)));
         let tcp = if config.http.tls {
             server::Listener::Tls(tcp, certificates.https_config()?)
@@ -407,7 +404,11 @@ impl Front {
             shutdown.tasks.spawn(serving);
         }
         tracing::info!(http = %bound, tls = config.http.tls, "HTTP listens");
-        Ok(Self { door, control, certificates })
+        Ok(Self {
+            door,
+            control,
+            certificates,
+        })
     }
 }
 
@@ -419,7 +420,10 @@ async fn resume(api: &Api) -> Result<(), NodeError> {
     }
     let requeued = api.writes.requeue().await?;
     if requeued > 0 {
-        tracing::info!(requeued, "values for devices that a crash left over are queued");
+        tracing::info!(
+            requeued,
+            "values for devices that a crash left over are queued"
+        );
     }
     Ok(())
 }
@@ -455,7 +459,10 @@ impl Upkeep {
         let until = EXPIRY_DAYS.map(|days| now.saturating_add(Duration::from_hours(24 * days)));
         let mut counts = Vec::new();
         for realm in self.store.realms().await? {
-            let of_realm = self.store.expiring_certificates(&realm.name, &until).await?;
+            let of_realm = self
+                .store
+                .expiring_certificates(&realm.name, &until)
+                .await?;
             counts.push((realm.name, of_realm));
         }
         Ok(counts)
@@ -471,7 +478,9 @@ async fn open_store(
     let mut pause = Duration::from_millis(100);
     loop {
         let opened: Result<Arc<dyn Store>, StoreError> = match &config.database.url {
-            Some(url) => PostgresStore::connect(url).await.map(|store| Arc::new(store) as _),
+            Some(url) => PostgresStore::connect(url)
+                .await
+                .map(|store| Arc::new(store) as _),
             None => SqliteStore::open(&config.data_dir.join("tanit.db"))
                 .await
                 .map(|store| Arc::new(store) as _),
@@ -496,8 +505,7 @@ async fn open_sessions(config: &Config, clock: &SharedClock) -> Result<Sessions,
     let path = config.data_dir.join("sessions.redb");
     let limits = queue_limits(config);
     let clock = clock.clone();
-    let opened =
-        tokio::task::spawn_blocking(move || Sessions::open(&path, limits, clock)).await;
+    let opened = tokio::task::spawn_blocking(move || Sessions::open(&path, limits, clock)).await;
     match opened {
         Ok(opened) => Ok(opened?),
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),
@@ -614,13 +622,20 @@ fn service_settings(config: &Config, broker: &Broker) -> Result<ServiceSettings,
 }
 
 fn housekeeping_key(config: &Config, reason: String) -> NodeError {
-    let path = config.http.housekeeping_public_key.clone().unwrap_or_default();
+    let path = config
+        .http
+        .housekeeping_public_key
+        .clone()
+        .unwrap_or_default();
     NodeError::HousekeepingKey { path, reason }
 }
 
 /// What Pairing tells devices to connect to.
 fn broker_url(config: &Config, broker: &Broker) -> String {
-    let port = broker.addresses().mqtt.map_or(config.mqtt.listen.port(), |bound| bound.port());
+    let port = broker
+        .addresses()
+        .mqtt
+        .map_or(config.mqtt.listen.port(), |bound| bound.port());
     config
         .pairing
         .broker_url
@@ -630,6 +645,9 @@ fn broker_url(config: &Config, broker: &Broker) -> String {
 
 fn host_name() -> String {
     let name = gethostname::gethostname().to_string_lossy().into_owned();
-    if name.is_empty() { "localhost".to_owned() } else { name }
+    if name.is_empty() {
+        "localhost".to_owned()
+    } else {
+        name
+    }
 }
-

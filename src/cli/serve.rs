@@ -49,10 +49,19 @@ impl Serve {
             .map_err(|error| Failure::new(Exit::BadConfiguration, error.to_string()))?;
         match node::serve(config).await {
             Ok(true) => Ok(Exit::Done),
-            Ok(false) => Err(Failure::failed("stopped before everything was committed".to_owned())),
+            Ok(false) => Err(Failure::failed(
+                "stopped before everything was committed".to_owned(),
+            )),
             Err(error) => {
-                let exit = if error.is_configuration() { Exit::BadConfiguration } else { Exit::Failed };
-                Err(Failure::new(exit, format!("{:#}", anyhow::Error::new(error))))
+                let exit = if error.is_configuration() {
+                    Exit::BadConfiguration
+                } else {
+                    Exit::Failed
+                };
+                Err(Failure::new(
+                    exit,
+                    format!("{:#}", anyhow::Error::new(error)),
+                ))
             }
         }
     }

@@ -23,8 +23,8 @@ use super::{
     broker::{Peer, Shared},
     connection,
 };
-use admission::Place;
 pub(super) use admission::Admission;
+use admission::Place;
 pub(super) use handshake::Handshakes;
 
 /// Connections that the kernel holds for us until they are accepted.
@@ -127,7 +127,10 @@ impl Door {
         }
         let Some(handshakes) = &self.handshakes else {
             place.handshake_ended();
-            let peer = Peer { address, identity: None };
+            let peer = Peer {
+                address,
+                identity: None,
+            };
             return Box::pin(connection::serve(stream, peer, self.shared)).await;
         };
         let done = tokio::select! {

@@ -66,18 +66,29 @@ impl LiveDevices for Live {
     }
 
     async fn erase_device(&self, identity: &Identity) -> Result<(), SessionsFailed> {
-        self.0.erase_device(identity).await.map(drop).map_err(|error| failed(&error))
+        self.0
+            .erase_device(identity)
+            .await
+            .map(drop)
+            .map_err(|error| failed(&error))
     }
 
     async fn erase_realm(&self, realm: &RealmName) -> Result<(), SessionsFailed> {
-        self.0.erase_realm(realm).await.map(drop).map_err(|error| failed(&error))
+        self.0
+            .erase_realm(realm)
+            .await
+            .map(drop)
+            .map_err(|error| failed(&error))
     }
 
     async fn session(&self, identity: &Identity) -> Option<SessionView> {
         let summary = self.0.sessions().summary(identity).await.ok()??;
         let subscriptions = summary.subscriptions.into_iter().map(|subscription| {
             let filter = subscription.filter.to_string();
-            SubscriptionView { filter, qos: subscription.options.qos as u8 }
+            SubscriptionView {
+                filter,
+                qos: subscription.options.qos as u8,
+            }
         });
         Some(SessionView {
             connected: summary.connected,
@@ -92,7 +103,11 @@ impl LiveDevices for Live {
     }
 
     async fn backup_sessions(&self, file: &Path) -> Result<(), SessionsFailed> {
-        self.0.sessions().backup(file).await.map_err(|error| failed(&error))
+        self.0
+            .sessions()
+            .backup(file)
+            .await
+            .map_err(|error| failed(&error))
     }
 }
 
@@ -121,13 +136,15 @@ impl Downlink for Live {
             Published::NoSubscription => Delivered::NoSubscription,
             Published::QueueFull => Delivered::QueueFull,
             Published::Duplicate => Delivered::Duplicate,
-            Published::NotConnected => {
-                Delivered::Refused { reason: "the device is not connected".to_owned() }
-            }
-            Published::Expired => {
-                Delivered::Refused { reason: "its time is over already".to_owned() }
-            }
-            Published::Refused(refusal) => Delivered::Refused { reason: refusal.to_string() },
+            Published::NotConnected => Delivered::Refused {
+                reason: "the device is not connected".to_owned(),
+            },
+            Published::Expired => Delivered::Refused {
+                reason: "its time is over already".to_owned(),
+            },
+            Published::Refused(refusal) => Delivered::Refused {
+                reason: refusal.to_string(),
+            },
             Published::Unavailable => Delivered::Unavailable,
         }
     }
