@@ -78,7 +78,6 @@ pub struct ServiceSettings {
     pub archive_bytes_max: u64,
 }
 
-<<<<<<<< HEAD:src/api/assembly.rs
 impl Api {
     /// Puts the API together. The pools are empty until `realms.load()` was called.
     ///
@@ -88,10 +87,6 @@ impl Api {
         parts: &ApiParts,
         settings: &ServiceSettings,
     ) -> Result<Arc<Self>, InvalidTokenKey> {
-========
-impl ApiParts {
-    pub(super) fn assemble(&self, settings: &ServiceSettings) -> Result<Arc<Api>, InvalidTokenKey> {
->>>>>>>> main:src/api/tests/assembly.rs
         let key = settings.housekeeping_public_key.as_deref();
         let authority = Authority::new(parts.store.clone(), parts.clock.clone(), key)?;
         let realms = Arc::new(parts.realms());
