@@ -3,7 +3,6 @@
 
 mod appengine;
 mod archive;
-mod assembly;
 mod authorisation;
 mod devices;
 mod doubles;
@@ -32,7 +31,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::{
-    Api, ApiSettings, Limits,
+    Api, ApiParts, ApiSettings, Limits, ServiceSettings,
     auth::{Authority, Peer},
     router,
 };
@@ -46,7 +45,6 @@ use crate::{
     pki::{MasterKey, Pools},
     store::{AuditEntry, Store, sqlite::SqliteStore},
 };
-use assembly::{ApiParts, ServiceSettings};
 use doubles::{FakeNode, Recorder};
 
 const ID: &str = "Zm9vYmFyYmF6cXV4MTIzNA";
@@ -142,7 +140,7 @@ impl House {
             inhibited_devices: InhibitedDevices::Refuse,
             archive_bytes_max: 64 * 1024 * 1024,
         };
-        let api = parts.assemble(&settings).unwrap();
+        let api = Api::assemble(&parts, &settings).unwrap();
         let house = Self {
             dir,
             router: router(&api),
