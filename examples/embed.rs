@@ -1,8 +1,7 @@
 //! Tanit's broker in another program, with an engine of its own that prints what devices publish.
 //! `mosquitto_pub -p 1883 -i acme/Zm9vYmFyYmF6cXV4MTIzNA -t acme/Zm9vYmFyYmF6cXV4MTIzNA -m '' -q 1`
-#![expect(clippy::print_stdout, reason = "this is what it is for")]
+#![expect(clippy::wildcard_imports, reason = "to be short")]
 use std::{net::IpAddr, sync::Arc, time::Duration};
-
 use tanit::{
     clock::{SystemClock, Timestamp},
     identity::{Identity, RealmName},
@@ -18,7 +17,7 @@ impl Intake for Printer {
         Permit::new(()) // a real one waits here while it is full
     }
     fn submit(&self, _: Permit, message: InboundMessage) {
-        println!("{}: {:?}", message.topic, message.payload);
+        eprintln!("{}: {:?}", message.topic, message.payload);
         message.ack.release(Outcome::Stored); // a real one commits first
     }
     fn settle(&self, _: &Identity, _: SessionEpoch, _: PacketId, ack: Ack) {
@@ -30,7 +29,8 @@ impl Intake for Printer {
 #[async_trait::async_trait]
 impl DeviceRegistry for Printer {
     async fn admit(&self, _: &Identity, _: Option<&PeerCertificate>) -> Admission {
-        Admission::Allowed { introspection: Arc::new(Introspection::default()) }
+        let introspection = Arc::new(Introspection::default());
+        Admission::Allowed { introspection }
     }
     fn ownership(&self, _: &RealmName, _: &str, _: u32) -> Option<Ownership> {
         Some(Ownership::Device)
@@ -45,8 +45,7 @@ impl LifecycleSink for Printer {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let dev = Some("127.0.0.1:1883".parse()?); // with `tls` in the parts, `listen` serves TLS
-    let settings = BrokerSettings { listen: None, insecure_dev_listen: dev, ..Default::default() };
+    let settings = BrokerSettings::development("127.0.0.1:1883".parse()?);
     let (clock, engine) = (SystemClock::shared(), Arc::new(Printer));
     let sessions = Sessions::open("sessions.redb".as_ref(), settings.queue, clock.clone())?;
     let (intake, registry, lifecycle) = (engine.clone(), engine.clone(), engine);
@@ -55,5 +54,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let parts = BrokerParts { sessions, intake, registry, lifecycle, tls, pools, clock, counters };
     let broker = Broker::start(settings, parts).await?;
     tokio::signal::ctrl_c().await?;
-    broker.close(Duration::from_secs(10)).await.then_some(()).ok_or("not all was acknowledged".into())
+    broker.close(Duration::from_secs(10)).await;
+    Ok(())
 }

@@ -612,7 +612,13 @@ mod tests {
     fn the_shipped_file_holds_every_key_with_its_default() {
         let shipped = include_str!("../config/tanit.toml");
         let loaded = load(shipped).expect("it loads");
-        assert_eq!(Config { file: None, ..loaded }, Config::default());
+        assert_eq!(
+            Config {
+                file: None,
+                ..loaded
+            },
+            Config::default()
+        );
         // keys that have no default stand there commented out: with them uncommented it still loads
         let uncommented = shipped.replace("\n#: ", "\n");
         let with_all: toml_keys::Keys = toml_keys::of(&uncommented);

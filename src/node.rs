@@ -10,31 +10,19 @@ mod data_dir;
 mod live;
 mod restore;
 
-use std::{
-    net::SocketAddr,
-    num::NonZeroUsize,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 pub use data_dir::{DataDir, DataDirError};
 
 use crate::{
-    api::{self, Api, ApiSettings, NodeControl, auth::Authority, server},
+    api::{self, Api, ApiParts, ApiSettings, NodeControl, ServiceSettings, server},
     clock::{SharedClock, SystemClock},
     config::Config,
-    engine::{
-        Engine, EngineSettings, IntakeLimits,
-        backup::{Backups, BackupsParts},
-        devices::{Devices, DevicesParts},
-        pairing::{Pairing, PairingParts, PairingSettings},
-        reads::Reads,
-        realms::{Realms, RealmsParts},
-        writes::{Writes, WritesParts},
-    },
+    engine::{Engine, EngineSettings, IntakeLimits},
+    identity::RealmName,
     mqtt::{
         broker::{Broker, BrokerError, BrokerParts, BrokerSettings},
         sessions::{OpenError, QueueLimits, Sessions},
@@ -50,8 +38,8 @@ use crate::{
 use control::Control;
 use live::Live;
 
-/// Time between looks at what ends by time: sessions, certificates.
-const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(30);
+/// Time between looks at what ends by time.
+const UPKEEP_EVERY: Duration = Duration::from_mins(1);
 /// Longest pause between attempts to reach the database at start.
 const DATABASE_PAUSE_MAX: Duration = Duration::from_secs(5);
 
@@ -158,11 +146,7 @@ pub async fn serve(config: Config) -> Result<bool, NodeError> {
 }
 
 /// One life of a node: from start to a signal or a restore.
-async fn run(
-    config: &Config,
-    log: &LogControl,
-    signals: &mut Signals,
-) -> Result<Ended, NodeError> {
+async fn run(config: &Config, log: &LogControl, signals: &mut Signals) -> Result<Ended, NodeError> {
     let shutdown = Shutdown::new();
     let starting = Node::start_with(config.clone(), Some(log.clone()), shutdown.clone());
     tokio::pin!(starting);
@@ -253,23 +237,11 @@ impl Node {
             tracing::info!(%identity, "was connected when the node ended; disconnected now");
         }
         let settings = engine_settings(&config);
-        let engine =
-            Engine::start(store.clone(), settings, clock.clone(), &shutdown.tasks).await?;
+        let engine = Engine::start(store.clone(), settings, clock.clone(), &shutdown.tasks).await?;
         front.control.note("opening the session store");
         let sessions = open_sessions(&config, &clock).await?;
         let pools = Pools::new();
-        let live = Live::new(sessions.clone());
-        let realms = Arc::new(Realms::new(RealmsParts {
-            store: store.clone(),
-            engine: engine.clone(),
-            live: live.clone(),
-            pools: pools.clone(),
-            master_key: master_key.clone(),
-            clock: clock.clone(),
-            crls: config.data_dir.join("crl"),
-        }));
-        realms.load().await?;
-        let broker = Broker::start(
+        let broker = Broker::bind(
             broker_settings(&config),
             BrokerParts {
                 sessions: sessions.clone(),
@@ -283,22 +255,47 @@ impl Node {
             },
         )
         .await?;
-        live.attach(broker.clone());
-        let services = Services::new(Assembly {
-            config: &config,
-            clock: &clock,
-            store: &store,
-            engine: &engine,
-            broker: &broker,
-            realms,
-            live,
-            pools: &pools,
-            master_key: &master_key,
-            front,
-            shutdown,
-        })?;
-        services.resume().await?;
-        services.open(front, shutdown, &broker);
+        let expiring = Arc::new(ExpiringCertificates::default());
+        let metrics = Metrics::new(Sources {
+            engine: engine.counters().clone(),
+            broker: broker.clone(),
+            pools: pools.clone(),
+            expiring: expiring.clone(),
+        });
+        let live = Arc::new(Live::new(broker.clone()));
+        let parts = ApiParts {
+            store: store.clone(),
+            engine: engine.clone(),
+            live: live.clone(),
+            downlink: live,
+            pools,
+            master_key,
+            node: front.control.clone(),
+            metrics: Arc::new(move || metrics.render()),
+            clock: clock.clone(),
+            tracker: shutdown.tasks.clone(),
+            data_dir: config.data_dir.clone(),
+        };
+        let api = Api::assemble(&parts, &service_settings(&config, &broker)?)
+            .map_err(|error| housekeeping_key(&config, error.to_string()))?;
+        front.control.complete(control::Parts {
+            broker: broker.clone(),
+            engine: engine.clone(),
+            realms: api.realms.clone(),
+        });
+        resume(&api).await?;
+        broker.open();
+        front.door.lead_to(api::router(&api));
+        front.control.ready();
+        let addresses = broker.addresses();
+        tracing::info!(mqtt = ?addresses.mqtt, insecure_dev = ?addresses.insecure_dev, "ready");
+        let upkeep = Upkeep {
+            expiring,
+            certificates: front.certificates.clone(),
+            store: store.clone(),
+            clock,
+        };
+        shutdown.tasks.spawn(upkeep.run(shutdown.soft.clone()));
         Ok(Self {
             broker,
             engine,
@@ -354,10 +351,14 @@ impl Front {
         log: Option<LogControl>,
         shutdown: &Shutdown,
     ) -> Result<Self, NodeError> {
-        let files = config.tls.certificates.iter().map(|pair| ServerCertificateFiles {
-            certificate: pair.certificate.clone(),
-            key: pair.key.clone(),
-        });
+        let files = config
+            .tls
+            .certificates
+            .iter()
+            .map(|pair| ServerCertificateFiles {
+                certificate: pair.certificate.clone(),
+                key: pair.key.clone(),
+            });
         let certificates = ServerCertificates::open(
             &config.data_dir,
             files.collect(),
@@ -373,18 +374,21 @@ impl Front {
         let tcp = TcpListener::bind(address).await.map_err(listen)?;
         let bound = tcp.local_addr().map_err(listen)?;
         let socket = config.control_socket();
-        let unix =
-            server::bind_control_socket(&socket).map_err(|source| NodeError::Listen {
-                key: "control socket",
-                address: socket.display().to_string(),
-                source,
-            })?;
-        let control =
-            Arc::new(Control::new(config.clone(), clock, bound, log, certificates.clone()));
+        let unix = server::bind_control_socket(&socket).map_err(|source| NodeError::Listen {
+            key: "control socket",
+            address: socket.display().to_string(),
+            source,
+        })?;
+        let control = Arc::new(Control::new(
+            config.clone(),
+            clock,
+            bound,
+            log,
+            certificates.clone(),
+        ));
         let door = server::Door::new(api::starting(&(control.clone() as Arc<dyn NodeControl>)));
         let tcp = if config.http.tls {
-            let https = certificates.https_config()?;
-            server::Listener::Tls(tcp, server::TlsSource::new(move || https.clone()))
+            server::Listener::Tls(tcp, certificates.https_config()?)
         } else {
             server::Listener::Tcp(tcp)
         };
@@ -400,173 +404,65 @@ impl Front {
             shutdown.tasks.spawn(serving);
         }
         tracing::info!(http = %bound, tls = config.http.tls, "HTTP listens");
-        Ok(Self { door, control, certificates })
+        Ok(Self {
+            door,
+            control,
+            certificates,
+        })
     }
 }
 
-/// What [`Services`] are made of.
-struct Assembly<'a> {
-    config: &'a Config,
-    clock: &'a SharedClock,
-    store: &'a Arc<dyn Store>,
-    engine: &'a Arc<Engine>,
-    broker: &'a Broker,
-    realms: Arc<Realms>,
-    live: Arc<Live>,
-    pools: &'a Pools,
-    master_key: &'a Arc<MasterKey>,
-    front: &'a Front,
-    shutdown: &'a Shutdown,
+/// Fills the pools, and goes on with what a crash interrupted.
+async fn resume(api: &Api) -> Result<(), NodeError> {
+    api.realms.load().await?;
+    if let Err(error) = api.devices.resume_deletions().await {
+        tracing::error!(%error, "deletions of devices could not be resumed");
+    }
+    let requeued = api.writes.requeue().await?;
+    if requeued > 0 {
+        tracing::info!(
+            requeued,
+            "values for devices that a crash left over are queued"
+        );
+    }
+    Ok(())
 }
 
-/// The services behind the API.
-struct Services {
-    api: Arc<Api>,
+/// What is done by time: the server certificate is renewed, device certificates that end soon are
+/// counted.
+struct Upkeep {
     expiring: Arc<ExpiringCertificates>,
     certificates: ServerCertificates,
     store: Arc<dyn Store>,
-    sessions: Sessions,
     clock: SharedClock,
 }
 
-impl Services {
-    fn new(parts: Assembly<'_>) -> Result<Self, NodeError> {
-        let Assembly { config, clock, store, engine, broker, realms, live, .. } = &parts;
-        let devices = Devices::new(
-            DevicesParts {
-                store: (*store).clone(),
-                realms: realms.clone(),
-                engine: (*engine).clone(),
-                live: live.clone(),
-                clock: (*clock).clone(),
-            },
-            config.mqtt.inhibited_devices,
-        );
-        let pairing = Pairing::new(
-            PairingParts {
-                store: (*store).clone(),
-                realms: realms.clone(),
-                engine: (*engine).clone(),
-                live: live.clone(),
-                pools: parts.pools.clone(),
-                master_key: parts.master_key.clone(),
-                clock: (*clock).clone(),
-            },
-            PairingSettings {
-                broker_url: broker_url(config, broker),
-                certificate_lifetime: config.pairing.certificate_lifetime,
-                enforce_latest_certificate: config.pairing.enforce_latest_certificate,
-                failed_secrets_per_minute: config.http.failed_secrets_per_minute,
-            },
-        );
-        let backups = Backups::new(BackupsParts {
-            store: (*store).clone(),
-            live: live.clone(),
-            master_key: parts.master_key.clone(),
-            clock: (*clock).clone(),
-            data_dir: config.data_dir.clone(),
-            tracker: parts.shutdown.tasks.clone(),
-            archive_bytes_max: u64::MAX,
-        });
-        let writes = Writes::new(WritesParts {
-            store: (*store).clone(),
-            engine: (*engine).clone(),
-            downlink: live.clone(),
-            clock: (*clock).clone(),
-            tracker: parts.shutdown.tasks.clone(),
-        });
-        let expiring = Arc::new(ExpiringCertificates::default());
-        let metrics = Metrics::new(Sources {
-            engine: engine.counters().clone(),
-            broker: (*broker).clone(),
-            pools: parts.pools.clone(),
-            expiring: expiring.clone(),
-        });
-        parts.front.control.complete(control::Parts {
-            broker: (*broker).clone(),
-            engine: (*engine).clone(),
-            realms: realms.clone(),
-        });
-        let api = Arc::new(Api {
-            authority: Arc::new(authority(config, store, clock)?),
-            realms: realms.clone(),
-            devices: Arc::new(devices),
-            pairing: Arc::new(pairing),
-            interfaces: engine.interfaces().clone(),
-            reads: Arc::new(Reads::new((*store).clone(), engine.interfaces().clone())),
-            writes,
-            backups: Arc::new(backups),
-            store: (*store).clone(),
-            live: live.clone(),
-            node: parts.front.control.clone(),
-            metrics: Arc::new(move || metrics.render()),
-            clock: (*clock).clone(),
-            tracker: parts.shutdown.tasks.clone(),
-            settings: api_settings(config),
-        });
-        Ok(Self {
-            api,
-            expiring,
-            certificates: parts.front.certificates.clone(),
-            store: (*store).clone(),
-            sessions: broker.sessions().clone(),
-            clock: (*clock).clone(),
-        })
-    }
-
-    /// Goes on with what a crash interrupted.
-    async fn resume(&self) -> Result<(), NodeError> {
-        if let Err(error) = self.api.devices.resume_deletions().await {
-            tracing::error!(%error, "deletions of devices could not be resumed");
-        }
-        let requeued = self.api.writes.requeue().await?;
-        if requeued > 0 {
-            tracing::info!(requeued, "values for devices that a crash left over are queued");
-        }
-        Ok(())
-    }
-
-    /// Opens the API for all, and starts what runs by time.
-    fn open(self, front: &Front, shutdown: &Shutdown, broker: &Broker) {
-        front.door.lead_to(api::router(self.api.clone()));
-        front.control.ready();
-        let addresses = broker.addresses();
-        tracing::info!(mqtt = ?addresses.mqtt, insecure_dev = ?addresses.insecure_dev, "ready");
-        let stop = shutdown.soft.clone();
-        shutdown.tasks.spawn(async move {
-            loop {
-                self.keep_house().await;
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    () = tokio::time::sleep(HOUSEKEEPING_EVERY) => {}
-                }
+impl Upkeep {
+    async fn run(self, stop: CancellationToken) {
+        loop {
+            if let Err(error) = self.certificates.renew_if_due() {
+                tracing::error!(%error, "the server certificate could not be renewed");
             }
-        });
+            match self.count_expiring().await {
+                Ok(counts) => self.expiring.set(counts),
+                Err(error) => tracing::debug!(%error, "certificates could not be counted"),
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(UPKEEP_EVERY) => {}
+            }
+        }
     }
 
-    /// What ends by time: sessions, certificates; and the counts of certificates that end soon.
-    async fn keep_house(&self) {
+    async fn count_expiring(&self) -> Result<Vec<(RealmName, Vec<u64>)>, StoreError> {
         let now = self.clock.wall();
-        if let Err(error) = self.sessions.reap(now).await {
-            tracing::warn!(%error, "expired sessions could not be removed");
-        }
-        if let Err(error) = self.certificates.renew_if_due() {
-            tracing::error!(%error, "the server certificate could not be renewed");
-        }
-        match self.count_expiring(now).await {
-            Ok(counts) => self.expiring.set(counts),
-            Err(error) => tracing::debug!(%error, "certificates could not be counted"),
-        }
-    }
-
-    async fn count_expiring(
-        &self,
-        now: crate::clock::Timestamp,
-    ) -> Result<Vec<(crate::identity::RealmName, Vec<u64>)>, StoreError> {
         let until = EXPIRY_DAYS.map(|days| now.saturating_add(Duration::from_hours(24 * days)));
         let mut counts = Vec::new();
         for realm in self.store.realms().await? {
-            let of_realm = self.store.expiring_certificates(&realm.name, &until).await?;
+            let of_realm = self
+                .store
+                .expiring_certificates(&realm.name, &until)
+                .await?;
             counts.push((realm.name, of_realm));
         }
         Ok(counts)
@@ -582,7 +478,9 @@ async fn open_store(
     let mut pause = Duration::from_millis(100);
     loop {
         let opened: Result<Arc<dyn Store>, StoreError> = match &config.database.url {
-            Some(url) => PostgresStore::connect(url).await.map(|store| Arc::new(store) as _),
+            Some(url) => PostgresStore::connect(url)
+                .await
+                .map(|store| Arc::new(store) as _),
             None => SqliteStore::open(&config.data_dir.join("tanit.db"))
                 .await
                 .map(|store| Arc::new(store) as _),
@@ -607,8 +505,7 @@ async fn open_sessions(config: &Config, clock: &SharedClock) -> Result<Sessions,
     let path = config.data_dir.join("sessions.redb");
     let limits = queue_limits(config);
     let clock = clock.clone();
-    let opened =
-        tokio::task::spawn_blocking(move || Sessions::open(&path, limits, clock)).await;
+    let opened = tokio::task::spawn_blocking(move || Sessions::open(&path, limits, clock)).await;
     match opened {
         Ok(opened) => Ok(opened?),
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),
@@ -704,24 +601,41 @@ fn api_settings(config: &Config) -> ApiSettings {
     }
 }
 
-fn authority(
-    config: &Config,
-    store: &Arc<dyn Store>,
-    clock: &SharedClock,
-) -> Result<Authority, NodeError> {
-    let Some(path) = &config.http.housekeeping_public_key else {
-        return Ok(Authority::new(store.clone(), clock.clone(), None)
-            .expect("without a key nothing can be wrong with it"));
+fn service_settings(config: &Config, broker: &Broker) -> Result<ServiceSettings, NodeError> {
+    let housekeeping_public_key = match &config.http.housekeeping_public_key {
+        None => None,
+        Some(path) => Some(
+            std::fs::read_to_string(path)
+                .map_err(|error| housekeeping_key(config, error.to_string()))?,
+        ),
     };
-    let wrong = |reason: String| NodeError::HousekeepingKey { path: path.clone(), reason };
-    let pem = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    Authority::new(store.clone(), clock.clone(), Some(&pem))
-        .map_err(|error| wrong(error.to_string()))
+    Ok(ServiceSettings {
+        api: api_settings(config),
+        housekeeping_public_key,
+        broker_url: broker_url(config, broker),
+        certificate_lifetime: config.pairing.certificate_lifetime,
+        enforce_latest_certificate: config.pairing.enforce_latest_certificate,
+        failed_secrets_per_minute: config.http.failed_secrets_per_minute,
+        inhibited_devices: config.mqtt.inhibited_devices,
+        archive_bytes_max: u64::MAX,
+    })
+}
+
+fn housekeeping_key(config: &Config, reason: String) -> NodeError {
+    let path = config
+        .http
+        .housekeeping_public_key
+        .clone()
+        .unwrap_or_default();
+    NodeError::HousekeepingKey { path, reason }
 }
 
 /// What Pairing tells devices to connect to.
 fn broker_url(config: &Config, broker: &Broker) -> String {
-    let port = broker.addresses().mqtt.map_or(config.mqtt.listen.port(), |bound| bound.port());
+    let port = broker
+        .addresses()
+        .mqtt
+        .map_or(config.mqtt.listen.port(), |bound| bound.port());
     config
         .pairing
         .broker_url
@@ -731,6 +645,9 @@ fn broker_url(config: &Config, broker: &Broker) -> String {
 
 fn host_name() -> String {
     let name = gethostname::gethostname().to_string_lossy().into_owned();
-    if name.is_empty() { "localhost".to_owned() } else { name }
+    if name.is_empty() {
+        "localhost".to_owned()
+    } else {
+        name
+    }
 }
-

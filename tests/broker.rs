@@ -50,7 +50,10 @@ async fn puback_waits_for_the_engine_and_pings_do_not() {
         raw.send_publish("t.Dev/a", b"3", 1).await,
     ];
     raw.expect_only_pong().await;
-    eventually("three messages", || broker.recorder.look().messages.len() == 3).await;
+    eventually("three messages", || {
+        broker.recorder.look().messages.len() == 3
+    })
+    .await;
     // committed in another order; acknowledged in that of the device
     broker.recorder.go_on();
     for id in ids {
@@ -67,28 +70,44 @@ async fn a_stock_client_connects_publishes_and_receives() {
     let tls = rumqttc::TlsConfiguration::Rustls(Arc::clone(&device.tls));
     options.set_transport(rumqttc::Transport::Tls(tls));
     let (client, mut events) = rumqttc::AsyncClient::new(options, 10);
-    client.subscribe(format!("{base}/t.SrvCmd/#"), rumqttc::QoS::ExactlyOnce).await.unwrap();
+    client
+        .subscribe(format!("{base}/t.SrvCmd/#"), rumqttc::QoS::ExactlyOnce)
+        .await
+        .unwrap();
     let topic = format!("{base}/t.Dev/a");
-    client.publish(topic, rumqttc::QoS::ExactlyOnce, false, "value").await.unwrap();
+    client
+        .publish(topic, rumqttc::QoS::ExactlyOnce, false, "value")
+        .await
+        .unwrap();
     let (mut completed, mut received) = (false, false);
     while !(completed && received) {
         use rumqttc::{Event, Packet};
-        match timeout(PATIENCE, events.poll()).await.expect("in time").expect("stays") {
+        match timeout(PATIENCE, events.poll())
+            .await
+            .expect("in time")
+            .expect("stays")
+        {
             Event::Incoming(Packet::SubAck(_)) => {
-                let published = broker.broker.publisher();
+                let publisher = broker.broker.publisher();
                 let sent = command(&device, "command", QoS::ExactlyOnce);
-                assert_eq!(published.publish(sent).await, Published::Delivered);
+                assert_eq!(publisher.publish(sent).await, Published::Delivered);
             }
             Event::Incoming(Packet::PubComp(_)) => completed = true,
             Event::Incoming(Packet::Publish(publish)) => {
-                assert_eq!((&publish.payload[..], publish.qos as u8), (&b"command"[..], 2));
+                assert_eq!(
+                    (&publish.payload[..], publish.qos as u8),
+                    (&b"command"[..], 2)
+                );
                 received = true;
             }
             _ => {}
         }
     }
     let topic = format!("{base}/t.Dev/a");
-    assert_eq!(broker.recorder.look().messages, [(topic, b"value".to_vec())]);
+    assert_eq!(
+        broker.recorder.look().messages,
+        [(topic, b"value".to_vec())]
+    );
 }
 
 #[tokio::test]
@@ -101,14 +120,21 @@ async fn fc_001_a_value_for_an_absent_device_arrives_after_a_restart_and_once() 
     raw.disconnect().await;
     broker.restart(BrokerSettings::default()).await;
     let publisher = broker.broker.publisher();
-    let published = publisher.publish(command(&device, "1", QoS::AtLeastOnce)).await;
-    assert_eq!(published, Published::Queued { until: None });
+    let outcome = publisher
+        .publish(command(&device, "1", QoS::AtLeastOnce))
+        .await;
+    assert_eq!(outcome, Published::Queued { until: None });
     let (mut raw, present) = broker.connect(&device, false).await;
     assert!(present);
     assert_eq!(raw.receive().await.payload, b"1");
     // nothing is left, and what comes now comes at once
-    let published = publisher.publish(command(&device, "2", QoS::AtLeastOnce)).await;
-    assert!(matches!(published, Published::Delivered | Published::Queued { .. }));
+    let outcome = publisher
+        .publish(command(&device, "2", QoS::AtLeastOnce))
+        .await;
+    assert!(matches!(
+        outcome,
+        Published::Delivered | Published::Queued { .. }
+    ));
     assert_eq!(raw.receive().await.payload, b"2");
     raw.expect_only_pong().await;
 }
@@ -126,7 +152,12 @@ async fn fc_014_presence_alternates_over_takeovers() {
     }
     assert!(broker.broker.is_connected(&device.identity));
     assert_eq!(broker.broker.live_sessions(), 1);
-    assert!(broker.broker.disconnect(&device.identity, DisconnectReason::Administrative).await);
+    assert!(
+        broker
+            .broker
+            .disconnect(&device.identity, DisconnectReason::Administrative)
+            .await
+    );
     // it returned once everything was said
     let presence = broker.recorder.look().presence.clone();
     assert_eq!(presence.len(), 62);
@@ -139,7 +170,12 @@ async fn fc_014_presence_alternates_over_takeovers() {
         assert_eq!(*ended, expected, "event {place}");
     }
     assert_eq!(broker.broker.live_sessions(), 0);
-    assert!(!broker.broker.disconnect(&device.identity, DisconnectReason::Administrative).await);
+    assert!(
+        !broker
+            .broker
+            .disconnect(&device.identity, DisconnectReason::Administrative)
+            .await
+    );
 }
 
 #[tokio::test]
@@ -156,9 +192,17 @@ async fn a_ca_that_is_removed_and_a_certificate_that_is_revoked_end_live_connect
     broker.pools.remove(&realm());
     assert_eq!(broker.broker.reverify().await, 1);
     second.expect_closed().await;
-    let ended: Vec<_> =
-        broker.recorder.look().presence.iter().filter_map(|(_, ended)| *ended).collect();
-    assert_eq!(ended, [DisconnectReason::Revoked, DisconnectReason::CaRemoved]);
+    let ended: Vec<_> = broker
+        .recorder
+        .look()
+        .presence
+        .iter()
+        .filter_map(|(_, ended)| *ended)
+        .collect();
+    assert_eq!(
+        ended,
+        [DisconnectReason::Revoked, DisconnectReason::CaRemoved]
+    );
     // and nobody comes in: in TLS 1.3 the client learns it when it reads
     if let Ok(mut raw) = broker.open(&other).await {
         raw.send_anyway(&connect("any", true, 60)).await;
@@ -173,13 +217,22 @@ async fn an_erased_session_is_gone_with_its_receipts() {
     let device = broker.device();
     let (mut raw, _) = broker.connect(&device, false).await;
     raw.subscribe(&[("t.SrvCmd/#", 1)]).await;
-    let epoch = broker.broker.erase_session(&device.identity).await.expect("works");
+    let epoch = broker
+        .broker
+        .erase_session(&device.identity)
+        .await
+        .expect("works");
     raw.expect_closed().await;
     let epoch = epoch.expect("there was one");
-    assert_eq!(broker.recorder.look().forgotten, [(device.identity.clone(), epoch)]);
+    assert_eq!(
+        broker.recorder.look().forgotten,
+        [(device.identity.clone(), epoch)]
+    );
     let publisher = broker.broker.publisher();
-    let published = publisher.publish(command(&device, "1", QoS::AtLeastOnce)).await;
-    assert_eq!(published, Published::NoSession);
+    let outcome = publisher
+        .publish(command(&device, "1", QoS::AtLeastOnce))
+        .await;
+    assert_eq!(outcome, Published::NoSession);
     let (_raw, present) = broker.connect(&device, false).await;
     assert!(!present);
 }
@@ -206,8 +259,17 @@ async fn closing_waits_for_owed_acknowledgements_and_tells_5_0_clients() {
     assert_eq!(first.expect(4).await.id(), id);
     first.expect_closed().await;
     assert!(closing.await.expect("no panic"), "all in time");
-    assert!(TcpStream::connect(broker.address()).await.is_err(), "nobody listens");
-    let ended = broker.recorder.look().presence.iter().filter(|(_, ended)| ended.is_some()).count();
+    assert!(
+        TcpStream::connect(broker.address()).await.is_err(),
+        "nobody listens"
+    );
+    let ended = broker
+        .recorder
+        .look()
+        .presence
+        .iter()
+        .filter(|(_, ended)| ended.is_some())
+        .count();
     assert_eq!(ended, 2);
 }
 
@@ -220,7 +282,10 @@ async fn what_does_not_end_in_the_grace_is_dropped() {
     raw.send_publish("t.Dev/a", b"1", 1).await;
     eventually("the message", || broker.recorder.look().messages.len() == 1).await;
     assert!(!broker.broker.close(Duration::from_millis(50)).await);
-    assert!(raw.expect_closed().await.is_empty(), "nothing was acknowledged");
+    assert!(
+        raw.expect_closed().await.is_empty(),
+        "nothing was acknowledged"
+    );
 }
 
 #[tokio::test]
@@ -236,12 +301,16 @@ async fn fc_051_idle_strangers_cannot_stay_and_good_connections_are_untouched() 
     let (mut good, _) = broker.connect(&device, false).await;
 
     // TCP and nothing
-    let mut silent = TcpStream::connect(broker.address()).await.expect("connects");
+    let mut silent = TcpStream::connect(broker.address())
+        .await
+        .expect("connects");
     assert_closed(&mut silent).await;
     assert_eq!(outcomes(&broker, ConnectOutcome::HandshakeTimeout), 1);
 
     // one byte of a ClientHello after the other: the limit is total
-    let mut slow = TcpStream::connect(broker.address()).await.expect("connects");
+    let mut slow = TcpStream::connect(broker.address())
+        .await
+        .expect("connects");
     let dripping = async {
         for byte in [0x16, 3, 1, 2, 0, 1].iter().cycle() {
             if slow.write_all(&[*byte]).await.is_err() {
@@ -265,7 +334,9 @@ async fn fc_051_idle_strangers_cannot_stay_and_good_connections_are_untouched() 
 /// The peer closes without a word.
 async fn assert_closed(stream: &mut TcpStream) {
     let mut byte = [0];
-    let read = timeout(PATIENCE, stream.read(&mut byte)).await.expect("is closed");
+    let read = timeout(PATIENCE, stream.read(&mut byte))
+        .await
+        .expect("is closed");
     assert!(matches!(read, Ok(0) | Err(_)));
 }
 
@@ -280,7 +351,9 @@ async fn fc_052_beyond_the_limits_sockets_are_closed_before_any_work() {
     let (one, two) = (broker.device(), broker.device());
     let (mut first, _) = broker.connect(&one, false).await;
     let (second, _) = broker.connect(&two, false).await;
-    let mut third = TcpStream::connect(broker.address()).await.expect("connects");
+    let mut third = TcpStream::connect(broker.address())
+        .await
+        .expect("connects");
     assert_closed(&mut third).await;
     assert_eq!(outcomes(&broker, ConnectOutcome::TooManyFromAddress), 1);
     first.expect_only_pong().await;
@@ -322,26 +395,41 @@ async fn a_tls_1_2_client_without_aead_is_counted_apart() {
     let length = u8::try_from(hello.len()).expect("short");
     let mut record = vec![0x16, 3, 1, 0, length + 4, 1, 0, 0, length];
     record.extend(hello);
-    let mut stream = TcpStream::connect(broker.address()).await.expect("connects");
+    let mut stream = TcpStream::connect(broker.address())
+        .await
+        .expect("connects");
     stream.write_all(&record).await.expect("is sent");
     let mut answer = Vec::new();
-    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("is closed");
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer))
+        .await
+        .expect("is closed");
     assert_eq!(answer.first(), Some(&0x15), "an alert: {answer:02x?}");
-    eventually("counted", || outcomes(&broker, ConnectOutcome::HandshakeUnsupported) == 1).await;
+    eventually("counted", || {
+        outcomes(&broker, ConnectOutcome::HandshakeUnsupported) == 1
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn the_development_listener_takes_the_claimed_identity_and_stays_on_loopback() {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-    let settings =
-        BrokerSettings { insecure_dev_listen: Some(loopback), ..BrokerSettings::default() };
+    let settings = BrokerSettings {
+        insecure_dev_listen: Some(loopback),
+        ..BrokerSettings::default()
+    };
     let broker = TestBroker::start_with(settings).await;
     let address = broker.broker.addresses().insecure_dev.expect("listens");
     for (client_id, code) in [("acme/Zm9vYmFyYmF6cXV4MTIzNA", 0), ("nobody", 2)] {
         let mut stream = TcpStream::connect(address).await.expect("connects");
-        stream.write_all(&connect(client_id, true, 60)).await.expect("is sent");
+        stream
+            .write_all(&connect(client_id, true, 60))
+            .await
+            .expect("is sent");
         let mut answer = [0; 4];
-        timeout(PATIENCE, stream.read_exact(&mut answer)).await.expect("in time").expect("CONNACK");
+        timeout(PATIENCE, stream.read_exact(&mut answer))
+            .await
+            .expect("in time")
+            .expect("CONNACK");
         assert_eq!(answer, [0x20, 2, 0, code], "{client_id}");
     }
     let anywhere = SocketAddr::from(([0, 0, 0, 0], 0));

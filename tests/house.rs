@@ -6,15 +6,25 @@ use std::{
 };
 
 fn sources(below: &str) -> Vec<(PathBuf, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(below);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("src")
+        .join(below);
     let mut found = Vec::new();
     let mut open = vec![root.clone(), root.with_extension("rs")];
     while let Some(path) = open.pop() {
         if path.is_dir() {
-            open.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            open.extend(
+                fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
         } else if path.extension().is_some_and(|extension| extension == "rs") && path.exists() {
             let text = fs::read_to_string(&path).unwrap();
-            let code = text.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+            let code = text
+                .split("#[cfg(test)]")
+                .next()
+                .unwrap_or_default()
+                .to_owned();
             let is_tests = path.components().any(|part| part.as_os_str() == "tests")
                 || path.file_name().is_some_and(|name| name == "tests.rs");
             if !is_tests {
@@ -28,9 +38,16 @@ fn sources(below: &str) -> Vec<(PathBuf, String)> {
 
 fn assert_none_of(below: &str, words: &[&str]) {
     for (path, code) in sources(below) {
-        for line in code.lines().filter(|line| !line.trim_start().starts_with("//")) {
+        for line in code
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"))
+        {
             for word in words {
-                assert!(!line.contains(word), "{} knows {word}: {line}", path.display());
+                assert!(
+                    !line.contains(word),
+                    "{} knows {word}: {line}",
+                    path.display()
+                );
             }
         }
     }
@@ -50,7 +67,15 @@ fn pure_parts_do_no_io_and_read_no_clock() {
     ] {
         assert_none_of(
             below,
-            &["tokio::", "sqlx::", "redb::", "std::fs", "std::net::Tcp", "SystemTime", "::now()"],
+            &[
+                "tokio::",
+                "sqlx::",
+                "redb::",
+                "std::fs",
+                "std::net::Tcp",
+                "SystemTime",
+                "::now()",
+            ],
         );
     }
 }
@@ -58,12 +83,30 @@ fn pure_parts_do_no_io_and_read_no_clock() {
 #[test]
 fn arrows_of_knowledge_go_down_only() {
     for (below, above) in [
-        ("identity", &["crate::store", "crate::mqtt", "crate::engine", "crate::api"][..]),
-        ("interface", &["crate::store", "crate::mqtt", "crate::engine", "crate::api"]),
-        ("payload", &["crate::store", "crate::mqtt", "crate::engine", "crate::api"]),
-        ("store", &["crate::mqtt", "crate::engine", "crate::api", "crate::node"]),
-        ("pki", &["crate::mqtt", "crate::engine", "crate::api", "crate::node"]),
-        ("mqtt", &["crate::store", "crate::engine", "crate::api", "crate::node"]),
+        (
+            "identity",
+            &["crate::store", "crate::mqtt", "crate::engine", "crate::api"][..],
+        ),
+        (
+            "interface",
+            &["crate::store", "crate::mqtt", "crate::engine", "crate::api"],
+        ),
+        (
+            "payload",
+            &["crate::store", "crate::mqtt", "crate::engine", "crate::api"],
+        ),
+        (
+            "store",
+            &["crate::mqtt", "crate::engine", "crate::api", "crate::node"],
+        ),
+        (
+            "pki",
+            &["crate::mqtt", "crate::engine", "crate::api", "crate::node"],
+        ),
+        (
+            "mqtt",
+            &["crate::store", "crate::engine", "crate::api", "crate::node"],
+        ),
         ("engine", &["crate::api", "crate::cli", "crate::node"]),
         ("api", &["crate::cli", "crate::node"]),
     ] {
@@ -77,7 +120,10 @@ fn one_module_names_the_codec_library() {
     for (path, code) in sources("") {
         let relative = path.strip_prefix(&root).unwrap().display().to_string();
         if !relative.starts_with("mqtt/codec") {
-            assert!(!code.contains("rmqtt_codec"), "{relative} names the codec library");
+            assert!(
+                !code.contains("rmqtt_codec"),
+                "{relative} names the codec library"
+            );
         }
     }
 }
@@ -85,9 +131,13 @@ fn one_module_names_the_codec_library() {
 #[test]
 fn the_migrations_of_both_databases_are_in_step() {
     let list = |database: &str| {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations").join(database);
-        let mut names: Vec<_> =
-            fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("migrations")
+            .join(database);
+        let mut names: Vec<_> = fs::read_dir(root)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         names.sort();
         names
     };

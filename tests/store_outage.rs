@@ -1,6 +1,11 @@
 //! The databases while they cannot do anything, and after: nothing is lost, nothing is stored
 //! twice, and nobody has to start anything again.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "what a test stands on is there, or it fails"
+)]
+
 use std::{
     path::{Path, PathBuf},
     sync::{

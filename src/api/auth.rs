@@ -129,7 +129,12 @@ impl Authority {
         housekeeping_public_key: Option<&str>,
     ) -> Result<Self, InvalidTokenKey> {
         let housekeeping = housekeeping_public_key.map(TokenKey::parse).transpose()?;
-        Ok(Self { store, clock, housekeeping, grants: Grants::default() })
+        Ok(Self {
+            store,
+            clock,
+            housekeeping,
+            grants: Grants::default(),
+        })
     }
 
     /// Whether this request may be made in a realm, and by whom. `path` is what follows the realm.
@@ -191,7 +196,10 @@ impl Authority {
             tracing::debug!(%error, "token refused");
             ApiError::invalid_token()
         })?;
-        if self.grants.allow(&claims, api.claim(), request.method, request.path) {
+        if self
+            .grants
+            .allow(&claims, api.claim(), request.method, request.path)
+        {
             return Ok(());
         }
         Err(ApiError::new(
@@ -212,7 +220,11 @@ impl Authority {
         realm: &RealmName,
         token: &str,
     ) -> Result<Map<String, Value>, ApiError> {
-        let row = self.store.realm(realm).await?.ok_or_else(ApiError::invalid_token)?;
+        let row = self
+            .store
+            .realm(realm)
+            .await?
+            .ok_or_else(ApiError::invalid_token)?;
         TokenKey::parse(&row.jwt_public_key_pem)
             .map_err(|_| ApiError::invalid_token())?
             .verify(token, self.clock.wall())
@@ -268,14 +280,10 @@ struct Grant {
 }
 
 impl Grants {
-    fn allow(
-        &self,
-        claims: &Map<String, Value>,
-        claim: &str,
-        method: &Method,
-        path: &str,
-    ) -> bool {
-        let Some(Value::Array(entries)) = claims.get(claim) else { return false };
+    fn allow(&self, claims: &Map<String, Value>, claim: &str, method: &Method, path: &str) -> bool {
+        let Some(Value::Array(entries)) = claims.get(claim) else {
+            return false;
+        };
         entries
             .iter()
             .filter_map(Value::as_str)
@@ -306,7 +314,10 @@ impl Grant {
     fn parse(entry: &str) -> Option<Self> {
         let mut parts = entry.splitn(3, ':');
         let (method, _, path) = (parts.next()?, parts.next()?, parts.next()?);
-        Some(Self { method: whole(method)?, path: whole(path)? })
+        Some(Self {
+            method: whole(method)?,
+            path: whole(path)?,
+        })
     }
 }
 

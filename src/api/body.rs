@@ -32,6 +32,7 @@ pub fn ok(body: impl Serialize) -> Response {
 }
 
 /// 204 without a body.
+#[must_use]
 pub fn no_content() -> Response {
     StatusCode::NO_CONTENT.into_response()
 }
@@ -64,7 +65,9 @@ impl Data {
         let Ok(Value::Object(mut body)) = serde_json::from_slice::<Value>(bytes) else {
             return Err(ApiError::bad_request());
         };
-        body.remove("data").map(Self).ok_or_else(ApiError::bad_request)
+        body.remove("data")
+            .map(Self)
+            .ok_or_else(ApiError::bad_request)
     }
 }
 
@@ -81,18 +84,28 @@ impl Fields {
     /// # Errors
     /// 400 as [`Data`], for a body that is there.
     pub fn optional(body: &Bytes) -> Result<Self, ApiError> {
-        if body.is_empty() { Ok(Self::of(Map::new())) } else { Data::read(body)?.try_into() }
+        if body.is_empty() {
+            Ok(Self::of(Map::new()))
+        } else {
+            Data::read(body)?.try_into()
+        }
     }
 
     /// For an object that is read already.
     #[must_use]
     pub fn of(object: Map<String, Value>) -> Self {
-        Self { object, errors: FieldErrors::new() }
+        Self {
+            object,
+            errors: FieldErrors::new(),
+        }
     }
 
     /// Notes what is wrong with a field.
     pub fn refuse(&mut self, name: &str, text: impl Into<String>) {
-        self.errors.entry(name.to_owned()).or_default().push(text.into());
+        self.errors
+            .entry(name.to_owned())
+            .or_default()
+            .push(text.into());
     }
 
     /// Whether the field is there, be it null.
@@ -121,7 +134,9 @@ impl Fields {
 
     /// A text that has to be there and not empty.
     pub fn required_text(&mut self, name: &str) -> Option<String> {
-        let absent = self.value(name).is_none_or(|value| value.as_str() == Some(""));
+        let absent = self
+            .value(name)
+            .is_none_or(|value| value.as_str() == Some(""));
         if absent {
             self.refuse(name, "can't be blank");
             return None;
@@ -160,7 +175,11 @@ impl Fields {
         let negative = value.as_i64().is_some();
         self.refuse(
             name,
-            if negative { "must be greater than or equal to 0" } else { "is invalid" },
+            if negative {
+                "must be greater than or equal to 0"
+            } else {
+                "is invalid"
+            },
         );
         None
     }
@@ -182,7 +201,11 @@ impl Fields {
     /// # Errors
     /// 422 with everything that was refused.
     pub fn finish(self) -> Result<(), ApiError> {
-        if self.errors.is_empty() { Ok(()) } else { Err(ApiError::fields(&self.errors)) }
+        if self.errors.is_empty() {
+            Ok(())
+        } else {
+            Err(ApiError::fields(&self.errors))
+        }
     }
 }
 
@@ -230,7 +253,10 @@ impl Params {
     /// 422 when it does not parse.
     pub fn parsed<T: FromStr>(&self, name: &str) -> Result<Option<T>, ApiError> {
         self.text(name)
-            .map(|text| text.parse().map_err(|_| ApiError::field(name, "is invalid")))
+            .map(|text| {
+                text.parse()
+                    .map_err(|_| ApiError::field(name, "is invalid"))
+            })
             .transpose()
     }
 }

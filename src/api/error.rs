@@ -33,19 +33,31 @@ impl ApiError {
     /// `{"errors":{"detail": text}}` under this status.
     #[must_use]
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, errors: json!({ "detail": detail.into() }), retry_after: None }
+        Self {
+            status,
+            errors: json!({ "detail": detail.into() }),
+            retry_after: None,
+        }
     }
 
     /// An `errors` object of any shape under this status.
     #[must_use]
     pub const fn with_errors(status: StatusCode, errors: Value) -> Self {
-        Self { status, errors, retry_after: None }
+        Self {
+            status,
+            errors,
+            retry_after: None,
+        }
     }
 
     /// 422 with texts by field.
     #[must_use]
     pub fn fields(errors: &FieldErrors) -> Self {
-        Self { status: StatusCode::UNPROCESSABLE_ENTITY, errors: json!(errors), retry_after: None }
+        Self {
+            status: StatusCode::UNPROCESSABLE_ENTITY,
+            errors: json!(errors),
+            retry_after: None,
+        }
     }
 
     /// 422 with one text for one field.
@@ -142,7 +154,10 @@ impl From<StoreError> for ApiError {
             }),
             StoreError::LimitReached => Self::unprocessable("Device registration limit reached"),
             StoreError::Unavailable(cause) => {
-                tracing::warn!(error = cause as &dyn std::error::Error, "the database is away");
+                tracing::warn!(
+                    error = cause as &dyn std::error::Error,
+                    "the database is away"
+                );
                 Self::unavailable("The database is not available", STORE_RETRY_AFTER)
             }
             StoreError::NotOffered(what) => Self::new(StatusCode::NOT_IMPLEMENTED, *what),

@@ -15,9 +15,30 @@ pub(super) fn router<S: Clone + Send + Sync + 'static>(node: Arc<dyn NodeControl
         .route("/version", get(async || body::ok(ASTARTE_VERSION)))
 }
 
+/// The same below a service's prefix, where Astarte's services have theirs; the dashboard asks
+/// each of them.
+pub(super) fn of_service<S: Clone + Send + Sync + 'static>(
+    prefix: &str,
+    node: Arc<dyn NodeControl>,
+) -> Router<S> {
+    Router::new()
+        .route(
+            &format!("{prefix}/health"),
+            get(async move || ready(&*node)),
+        )
+        .route(
+            &format!("{prefix}/version"),
+            get(async || body::ok(ASTARTE_VERSION)),
+        )
+}
+
 /// 200 or 503, with an empty body.
 fn ready(node: &dyn NodeControl) -> StatusCode {
-    if node.health().ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+    if node.health().ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    }
 }
 
 /// Any other route while the node starts.

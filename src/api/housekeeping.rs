@@ -59,8 +59,13 @@ pub(super) fn realm_object(row: &RealmRow) -> Value {
 }
 
 async fn list(State(api): State<Arc<Api>>) -> Result<Response, ApiError> {
-    let names: Vec<RealmName> =
-        api.realms.list().await?.into_iter().map(|row| row.name).collect();
+    let names: Vec<RealmName> = api
+        .realms
+        .list()
+        .await?
+        .into_iter()
+        .map(|row| row.name)
+        .collect();
     Ok(body::ok(names))
 }
 
@@ -74,7 +79,9 @@ async fn create(
     let limit = fields.number("device_registration_limit");
     let retention = fields.number("datastream_maximum_storage_retention");
     fields.finish()?;
-    let (Some(name), Some(key)) = (name, key) else { return Err(ApiError::bad_request()) };
+    let (Some(name), Some(key)) = (name, key) else {
+        return Err(ApiError::bad_request());
+    };
     let new = NewRealm {
         name,
         key: NewTokenKey::Given(key),
@@ -98,7 +105,9 @@ async fn show(
     State(api): State<Arc<Api>>,
     Segments(name): Segments<String>,
 ) -> Result<Response, ApiError> {
-    Ok(body::ok(realm_object(&api.realms.show(&realm(&name)?).await?)))
+    Ok(body::ok(realm_object(
+        &api.realms.show(&realm(&name)?).await?,
+    )))
 }
 
 /// The realm of a path; what is no realm name names no realm.
@@ -128,7 +137,9 @@ async fn update(
             .then_some(retention.unwrap_or(0)),
     };
     fields.finish()?;
-    Ok(body::ok(realm_object(&api.realms.patch(&realm, patch, &actor).await?)))
+    Ok(body::ok(realm_object(
+        &api.realms.patch(&realm, patch, &actor).await?,
+    )))
 }
 
 async fn remove(
@@ -139,9 +150,14 @@ async fn remove(
     actor: Actor,
 ) -> Result<Response, ApiError> {
     if matches!(peer, Peer::Tcp(_)) && !api.settings.realm_deletion {
-        return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "Realm deletion disabled"));
+        return Err(ApiError::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "Realm deletion disabled",
+        ));
     }
-    api.realms.delete(&realm(&name)?, params.flag("force")?, &actor).await?;
+    api.realms
+        .delete(&realm(&name)?, params.flag("force")?, &actor)
+        .await?;
     Ok(body::no_content())
 }
 

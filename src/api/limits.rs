@@ -56,7 +56,11 @@ pub(super) struct Gate {
 
 impl Gate {
     pub(super) fn new(limits: Limits, tracker: TaskTracker) -> Self {
-        Self { limits, requests: Arc::new(Semaphore::new(limits.requests)), tracker }
+        Self {
+            limits,
+            requests: Arc::new(Semaphore::new(limits.requests)),
+            tracker,
+        }
     }
 }
 
@@ -71,21 +75,30 @@ pub(super) async fn bounded(
         return ApiError::unavailable("Too many requests at a time", BUSY_RETRY_AFTER)
             .into_response();
     };
-    let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let reads = matches!(
+        *request.method(),
+        Method::GET | Method::HEAD | Method::OPTIONS
+    );
     let answer = async move {
         let response = next.run(request).await;
         drop(permit);
         response
     };
     let answered = if reads {
-        tokio::time::timeout(gate.limits.request_timeout, answer).await.map(Ok)
+        tokio::time::timeout(gate.limits.request_timeout, answer)
+            .await
+            .map(Ok)
     } else {
         tokio::time::timeout(gate.limits.request_timeout, gate.tracker.spawn(answer)).await
     };
-    match answered {
+    let response = match answered {
         Ok(Ok(response)) => response,
         Ok(Err(panicked)) => ApiError::internal(&panicked).into_response(),
-        Err(_) => ApiError::new(StatusCode::GATEWAY_TIMEOUT, "The request took too long")
-            .into_response(),
-    }
+        Err(_) => {
+            ApiError::new(StatusCode::GATEWAY_TIMEOUT, "The request took too long").into_response()
+        }
+    };
+    tracing::debug!(%method, path, status = response.status().as_u16(), "answered");
+    response
 }

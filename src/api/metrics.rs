@@ -37,6 +37,12 @@ async fn metrics(State(api): State<Arc<Api>>, request: Request) -> Result<Respon
         api.authority.in_housekeeping(&asked)?;
     }
     let text = (api.metrics)();
-    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
+    Ok((
+        [(
+            header::CONTENT_TYPE,
+            "text/plain; version=0.0.4; charset=utf-8",
+        )],
+        text,
+    )
         .into_response())
 }

@@ -6,6 +6,7 @@
 //! something runs to its end even if its caller goes away.
 
 mod appengine;
+mod assembly;
 pub mod auth;
 pub mod body;
 pub mod device_status;
@@ -28,7 +29,7 @@ use async_trait::async_trait;
 use axum::{
     Router,
     extract::DefaultBodyLimit,
-    http::{Method, header},
+    http::{Method, StatusCode, header},
     middleware,
 };
 use serde::Serialize;
@@ -43,6 +44,7 @@ use crate::{
     },
     store::Store,
 };
+pub use assembly::{ApiParts, ServiceSettings};
 use auth::Authority;
 pub use limits::Limits;
 
@@ -95,7 +97,9 @@ pub struct ApiSettings {
 
 impl std::fmt::Debug for Api {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Api").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Api")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }
 
@@ -160,29 +164,41 @@ pub struct Health {
 }
 
 /// The whole API.
-pub fn router(api: Arc<Api>) -> Router {
+pub fn router(api: &Arc<Api>) -> Router {
     let limits = Arc::new(limits::Gate::new(api.settings.limits, api.tracker.clone()));
     let bounded = Router::new()
-        .nest("/pairing", pairing::router(&api))
-        .nest("/housekeeping", housekeeping::router(&api))
-        .nest("/realmmanagement", realm_management::router(&api))
-        .nest("/appengine", appengine::router(&api))
-        .nest("/tanit/v1", tanit::router(&api))
+        .nest("/pairing", pairing::router(api))
+        .nest("/housekeeping", housekeeping::router(api))
+        .nest("/realmmanagement", realm_management::router(api))
+        .nest("/appengine", appengine::router(api))
+        .nest("/tanit/v1", tanit::router(api))
         .merge(metrics::router())
         .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(api.settings.limits.body_bytes))
         .layer(middleware::from_fn_with_state(limits, limits::bounded))
         .with_state(api.clone());
     // an archive takes its time and its bytes: no deadline, no limit of a body
-    let streams = tanit::streams(&api).with_state(api.clone());
+    let streams = tanit::streams(api).with_state(api.clone());
     // probes are answered however much else is going on
-    let probes = health::router(api.node.clone());
+    let mut probes = health::router(api.node.clone());
+    for prefix in [
+        "/pairing",
+        "/realmmanagement",
+        "/appengine",
+        "/housekeeping",
+    ] {
+        probes = probes.merge(health::of_service(prefix, api.node.clone()));
+    }
     bounded.merge(streams).merge(probes).layer(cors())
 }
 
 /// What is served while the node starts: alive, not ready, and nothing else.
 pub fn starting(node: &Arc<dyn NodeControl>) -> Router {
-    Router::new().merge(health::router(node.clone())).fallback(health::starting).layer(cors())
+    Router::new()
+        .merge(health::router(node.clone()))
+        .fallback(health::starting)
+        .layer(cors())
 }
 
 /// Any origin may call: the dashboard is served from elsewhere, and tokens are not cookies.
@@ -199,6 +215,11 @@ fn cors() -> CorsLayer {
         ])
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers([header::LOCATION, header::RETRY_AFTER])
+}
+
+/// For a route that has no such method.
+async fn method_not_allowed() -> error::ApiError {
+    error::ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed")
 }
 
 async fn not_found() -> error::ApiError {

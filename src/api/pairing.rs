@@ -50,12 +50,20 @@ pub(super) fn router(api: &Arc<Api>) -> Router<Arc<Api>> {
         ));
     let device = Router::new()
         .route("/{realm}/devices/{hw_id}", get(info))
-        .route("/{realm}/devices/{hw_id}/protocols/astarte_mqtt_v1/credentials", post(credentials))
-        .route("/{realm}/devices/{hw_id}/protocols/astarte_mqtt_v1/credentials/verify", post(verify))
+        .route(
+            "/{realm}/devices/{hw_id}/protocols/astarte_mqtt_v1/credentials",
+            post(credentials),
+        )
+        .route(
+            "/{realm}/devices/{hw_id}/protocols/astarte_mqtt_v1/credentials/verify",
+            post(verify),
+        )
         .route("/{realm}/version", get(async || body::ok(ASTARTE_VERSION)))
         .route("/{realm}/health", get(health));
     // the layer of the agent's routes reads the realm behind this prefix
-    Router::new().nest("/v1", agent.merge(device)).fallback(not_found)
+    Router::new()
+        .nest("/v1", agent.merge(device))
+        .fallback(not_found)
 }
 
 async fn not_found() -> ApiError {
@@ -66,7 +74,10 @@ async fn health(State(api): State<Arc<Api>>) -> Response {
     if api.node.health().ready {
         body::ok(json!({ "status": "ready" }))
     } else {
-        body::data(StatusCode::SERVICE_UNAVAILABLE, json!({ "status": "not ready" }))
+        body::data(
+            StatusCode::SERVICE_UNAVAILABLE,
+            json!({ "status": "not ready" }),
+        )
     }
 }
 
@@ -84,9 +95,15 @@ async fn register(
     let introspection = initial_introspection(&mut fields);
     fields.finish()?;
     let identity = identity.ok_or_else(ApiError::bad_request)?;
-    let registered = api.pairing.register(identity, introspection, &actor).await?;
+    let registered = api
+        .pairing
+        .register(identity, introspection, &actor)
+        .await?;
     let secret = registered.credentials_secret.as_str();
-    Ok(body::data(StatusCode::CREATED, json!({ "credentials_secret": secret })))
+    Ok(body::data(
+        StatusCode::CREATED,
+        json!({ "credentials_secret": secret }),
+    ))
 }
 
 /// `{"<interface>": {"major": 0.., "minor": 0..}}`; names are not checked, as upstream.
@@ -98,19 +115,28 @@ fn initial_introspection(fields: &mut Fields) -> Option<Introspection> {
         return None;
     };
     if entries.len() > INTROSPECTION_MAX {
-        fields.refuse(NAME, format!("should have at most {INTROSPECTION_MAX} interfaces"));
+        fields.refuse(
+            NAME,
+            format!("should have at most {INTROSPECTION_MAX} interfaces"),
+        );
         return None;
     }
     let version = |entry: &Value| {
         let number = |name: &str| u32::try_from(entry.get(name)?.as_u64()?).ok();
-        Some(MajorMinor { major: number("major")?, minor: number("minor")? })
+        Some(MajorMinor {
+            major: number("major")?,
+            minor: number("minor")?,
+        })
     };
     let read: Option<Introspection> = entries
         .iter()
         .map(|(name, entry)| Some((Arc::from(name.as_str()), version(entry)?)))
         .collect();
     if read.is_none() {
-        fields.refuse(NAME, "needs major and minor, whole numbers from 0 on, for each interface");
+        fields.refuse(
+            NAME,
+            "needs major and minor, whole numbers from 0 on, for each interface",
+        );
     }
     read
 }
@@ -121,9 +147,12 @@ async fn unregister(
     actor: Actor,
     Segments((_, device)): Segments<(String, String)>,
 ) -> Result<Response, ApiError> {
-    let device: DeviceId =
-        device.parse().map_err(|_| ApiError::not_found("Device not found"))?;
-    api.pairing.unregister(&Identity::new(realm, device), &actor).await?;
+    let device: DeviceId = device
+        .parse()
+        .map_err(|_| ApiError::not_found("Device not found"))?;
+    api.pairing
+        .unregister(&Identity::new(realm, device), &actor)
+        .await?;
     Ok(body::no_content())
 }
 
@@ -142,11 +171,19 @@ impl FromRequestParts<Arc<Api>> for Proved {
             return Err(ApiError::new(StatusCode::UNAUTHORIZED, "Unauthorized"));
         }
         let realm = existing_realm(api, &realm).await?;
-        let identity = identity_from(&realm, &hw_id)
-            .map_err(|_| ApiError::not_found("Device not found"))?;
+        let identity =
+            identity_from(&realm, &hw_id).map_err(|_| ApiError::not_found("Device not found"))?;
         let device = match secret {
-            Some(secret) => api.pairing.authenticate(&identity, secret, peer.address()).await?,
-            None => api.pairing.device(&identity).await?.ok_or(SecretError::UnknownDevice)?,
+            Some(secret) => {
+                api.pairing
+                    .authenticate(&identity, secret, peer.address())
+                    .await?
+            }
+            None => api
+                .pairing
+                .device(&identity)
+                .await?
+                .ok_or(SecretError::UnknownDevice)?,
         };
         Ok(Self(device, peer))
     }
@@ -177,7 +214,10 @@ async fn credentials(
     fields.finish()?;
     let csr = csr.ok_or_else(ApiError::bad_request)?;
     let certificate = api.pairing.issue(&device, csr, peer.address()).await?;
-    Ok(body::data(StatusCode::CREATED, json!({ "client_crt": certificate })))
+    Ok(body::data(
+        StatusCode::CREATED,
+        json!({ "client_crt": certificate }),
+    ))
 }
 
 async fn verify(
@@ -204,9 +244,8 @@ async fn verify(
 
 /// `2026-01-31 10:20:30.123Z`, with a space (spec/identity.md 5).
 fn stamp(at: Timestamp) -> String {
-    let format = format_description!(
-        "[year]-[month]-[day] [hour]:[minute]:[second].[subsecond digits:3]Z"
-    );
+    let format =
+        format_description!("[year]-[month]-[day] [hour]:[minute]:[second].[subsecond digits:3]Z");
     at.to_offset_date_time().format(&format).unwrap_or_default()
 }
 

@@ -7,11 +7,7 @@
 //! answered before the rest of the node is there.
 
 use std::{
-    convert::Infallible,
-    io,
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
-    sync::Arc,
+    convert::Infallible, io, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc,
     time::Duration,
 };
 
@@ -57,27 +53,10 @@ impl Door {
 pub enum Listener {
     /// Plain HTTP; the configuration says where that is right.
     Tcp(TcpListener),
-    /// HTTPS; the acceptor's configuration may be exchanged by its owner.
-    Tls(TcpListener, TlsSource),
+    /// HTTPS; the certificate behind the configuration may be exchanged while it is served.
+    Tls(TcpListener, Arc<rustls::ServerConfig>),
     /// The control socket.
     Unix(UnixListener),
-}
-
-/// Gives the TLS configuration for the next handshake.
-#[derive(Clone)]
-pub struct TlsSource(Arc<dyn Fn() -> Arc<rustls::ServerConfig> + Send + Sync>);
-
-impl TlsSource {
-    /// Asked at every handshake.
-    pub fn new(source: impl Fn() -> Arc<rustls::ServerConfig> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(source))
-    }
-}
-
-impl std::fmt::Debug for TlsSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("TlsSource")
-    }
 }
 
 /// Binds the control socket, readable and writable by its owner alone. A socket file that is left
@@ -113,8 +92,7 @@ pub async fn serve(
         };
         match accepted {
             Ok(accepted) => {
-                let serving =
-                    serve_connection(accepted, door.clone(), limits, stop.clone());
+                let serving = serve_connection(accepted, door.clone(), limits, stop.clone());
                 tracker.spawn(serving);
             }
             Err(error) => {
@@ -134,20 +112,24 @@ struct Accepted {
 
 enum Stream {
     Tcp(TcpStream),
-    Tls(TcpStream, TlsSource),
+    Tls(TcpStream, Arc<rustls::ServerConfig>),
     Unix(UnixStream),
 }
 
 async fn accept(listener: &Listener, connections: &Arc<Semaphore>) -> io::Result<Accepted> {
-    let place = connections.clone().acquire_owned().await.map_err(io::Error::other)?;
+    let place = connections
+        .clone()
+        .acquire_owned()
+        .await
+        .map_err(io::Error::other)?;
     let (stream, peer) = match listener {
         Listener::Tcp(listener) => {
             let (stream, address) = listener.accept().await?;
             (Stream::Tcp(stream), Peer::Tcp(address))
         }
-        Listener::Tls(listener, source) => {
+        Listener::Tls(listener, config) => {
             let (stream, address) = listener.accept().await?;
-            (Stream::Tls(stream, source.clone()), Peer::Tcp(address))
+            (Stream::Tls(stream, config.clone()), Peer::Tcp(address))
         }
         Listener::Unix(listener) => {
             let (stream, _) = listener.accept().await?;
@@ -155,25 +137,28 @@ async fn accept(listener: &Listener, connections: &Arc<Semaphore>) -> io::Result
             (Stream::Unix(stream), Peer::Socket { uid })
         }
     };
-    Ok(Accepted { stream, peer, place })
+    Ok(Accepted {
+        stream,
+        peer,
+        place,
+    })
 }
 
-async fn serve_connection(
-    accepted: Accepted,
-    door: Door,
-    limits: Limits,
-    stop: CancellationToken,
-) {
-    let Accepted { stream, peer, place: _place } = accepted;
+async fn serve_connection(accepted: Accepted, door: Door, limits: Limits, stop: CancellationToken) {
+    let Accepted {
+        stream,
+        peer,
+        place: _place,
+    } = accepted;
     match stream {
         Stream::Tcp(stream) => {
             // an answer goes out at once
             let _ = stream.set_nodelay(true);
             serve_http(stream, peer, door, limits, stop).await;
         }
-        Stream::Tls(stream, source) => {
+        Stream::Tls(stream, config) => {
             let _ = stream.set_nodelay(true);
-            let handshake = TlsAcceptor::from((source.0)()).accept(stream);
+            let handshake = TlsAcceptor::from(config).accept(stream);
             match tokio::time::timeout(limits.handshake_timeout, handshake).await {
                 Ok(Ok(stream)) => serve_http(stream, peer, door, limits, stop).await,
                 Ok(Err(error)) => tracing::debug!(?peer, %error, "TLS handshake failed"),

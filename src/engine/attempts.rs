@@ -59,7 +59,9 @@ struct Held {
 
 impl std::fmt::Debug for SecretAttempts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SecretAttempts").field("keys", &self.limiter.len()).finish_non_exhaustive()
+        f.debug_struct("SecretAttempts")
+            .field("keys", &self.limiter.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -67,7 +69,10 @@ impl SecretAttempts {
     /// `per_minute` failures may come at once, and then as many in each minute.
     pub(crate) fn new(clock: SharedClock, per_minute: NonZeroU32) -> Self {
         let quota = Quota::per_minute(per_minute);
-        let held = Held { until: HashMap::new(), pruned: clock.now() };
+        let held = Held {
+            until: HashMap::new(),
+            pruned: clock.now(),
+        };
         let clock = Ours(clock);
         Self {
             limiter: RateLimiter::dashmap_with_clock(quota, clock.clone()),
@@ -81,7 +86,11 @@ impl SecretAttempts {
         let now = self.clock.now();
         let mut held = self.held.lock().expect("no panic while the map is held");
         let key = Some(key(identity, address));
-        match held.until.get(&key).map(|until| until.saturating_duration_since(now)) {
+        match held
+            .until
+            .get(&key)
+            .map(|until| until.saturating_duration_since(now))
+        {
             Some(wait) if !wait.is_zero() => Some(wait),
             Some(_) => {
                 held.until.remove(&key);
@@ -140,7 +149,10 @@ mod tests {
     const ONE_MORE_AFTER: Duration = Duration::from_secs(6);
 
     fn device(id: u8) -> Identity {
-        Identity::new("acme".parse().expect("a realm"), DeviceId::from_bytes([id; 16]))
+        Identity::new(
+            "acme".parse().expect("a realm"),
+            DeviceId::from_bytes([id; 16]),
+        )
     }
 
     #[test]

@@ -266,7 +266,8 @@ impl Committer {
                 drop(self.arrivals.push(Work::Refresh { identity }));
             }
             if let Some(doubt) = doubt {
-                drop(doubt.send(how));
+                // an error: the lane was given up
+                let _ = doubt.send(how);
             }
             self.tell(unit, end, how).await;
         }

@@ -154,11 +154,19 @@ impl Devices {
         session: Option<SessionView>,
     ) -> Result<DeviceView, DevicesError> {
         let exchanged = self.parts.store.exchanged(&row.identity).await?;
-        Ok(DeviceView { row, exchanged, session })
+        Ok(DeviceView {
+            row,
+            exchanged,
+            session,
+        })
     }
 
     async fn row(&self, identity: &Identity) -> Result<DeviceRow, DevicesError> {
-        self.parts.store.device(identity).await?.ok_or(DevicesError::NotFound)
+        self.parts
+            .store
+            .device(identity)
+            .await?
+            .ok_or(DevicesError::NotFound)
     }
 
     /// Changes aliases, attributes and inhibition.
@@ -183,10 +191,13 @@ impl Devices {
             credentials_inhibited: patch.credentials_inhibited,
         };
         self.apply(change, action, identity, by).await?;
-        let cut = patch.credentials_inhibited == Some(true)
-            && self.inhibited == InhibitedDevices::Refuse;
+        let cut =
+            patch.credentials_inhibited == Some(true) && self.inhibited == InhibitedDevices::Refuse;
         if cut {
-            self.parts.live.disconnect(identity, DisconnectReason::Inhibited).await;
+            self.parts
+                .live
+                .disconnect(identity, DisconnectReason::Inhibited)
+                .await;
         }
         Ok(())
     }
@@ -201,7 +212,10 @@ impl Devices {
         inhibited: bool,
         by: &Actor,
     ) -> Result<(), DevicesError> {
-        let patch = DevicePatch { credentials_inhibited: Some(inhibited), ..Default::default() };
+        let patch = DevicePatch {
+            credentials_inhibited: Some(inhibited),
+            ..Default::default()
+        };
         self.patch(identity, patch, by).await
     }
 
@@ -211,8 +225,13 @@ impl Devices {
     /// `NotFound`, or when the store fails.
     pub async fn disconnect(&self, identity: &Identity, by: &Actor) -> Result<bool, DevicesError> {
         self.row(identity).await?;
-        self.apply(Change::Note, "device.disconnect", identity, by).await?;
-        Ok(self.parts.live.disconnect(identity, DisconnectReason::Administrative).await)
+        self.apply(Change::Note, "device.disconnect", identity, by)
+            .await?;
+        Ok(self
+            .parts
+            .live
+            .disconnect(identity, DisconnectReason::Administrative)
+            .await)
     }
 
     /// Revokes one certificate, the newest if no serial is given, and closes the connection that
@@ -232,10 +251,14 @@ impl Devices {
             None => row.certificate_serial.ok_or(DevicesError::NoCertificate)?,
         };
         let revoked_at = self.parts.clock.wall();
-        let revocation =
-            RevocationRow { identity: identity.clone(), serial: serial.clone(), revoked_at };
+        let revocation = RevocationRow {
+            identity: identity.clone(),
+            serial: serial.clone(),
+            revoked_at,
+        };
         let object = format!("{identity}/{serial}");
-        self.apply(Change::Revoke(revocation), "device.revoke", object, by).await?;
+        self.apply(Change::Revoke(revocation), "device.revoke", object, by)
+            .await?;
         self.parts.realms.refresh(&identity.realm).await?;
         Ok(serial)
     }
@@ -272,7 +295,11 @@ impl Devices {
         for realm in self.parts.store.realms().await? {
             let mut after: Option<DeviceId> = None;
             loop {
-                let filter = DeviceFilter { after, limit: RESUME_STEP, ..Default::default() };
+                let filter = DeviceFilter {
+                    after,
+                    limit: RESUME_STEP,
+                    ..Default::default()
+                };
                 let rows = self.parts.store.devices(&realm.name, &filter).await?;
                 after = rows.last().map(|row| row.identity.device);
                 let whole = rows.len() == RESUME_STEP;
@@ -358,7 +385,10 @@ impl Devices {
 /// Lower-case hexadecimal without leading zeros; takes `0x` and colons as tools print them.
 fn canonical_serial(text: &str) -> Option<String> {
     let text = text.trim();
-    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+    let digits = text
+        .strip_prefix("0x")
+        .or_else(|| text.strip_prefix("0X"))
+        .unwrap_or(text);
     let digits: String = digits.chars().filter(|c| *c != ':').collect();
     let digits = digits.trim_start_matches('0').to_ascii_lowercase();
     let shaped = (1..=SERIAL_DIGITS_MAX).contains(&digits.len())

@@ -24,7 +24,7 @@ use crate::{
     identity::{DeviceId, Identity, InvalidDeviceId, RealmName},
     interface::Introspection,
     mqtt::DisconnectReason,
-    pki::{CsrError, MasterKey, Pools, Verdict},
+    pki::{Cause, CsrError, MasterKey, Pools, Verdict},
     store::{Change, DeviceRow, SecretHash, Store, StoreError, Subject},
 };
 
@@ -199,9 +199,13 @@ impl Pairing {
     /// The service.
     #[must_use]
     pub fn new(parts: PairingParts, settings: PairingSettings) -> Self {
-        let attempts =
-            SecretAttempts::new(parts.clock.clone(), settings.failed_secrets_per_minute);
-        Self { parts, settings, attempts, bcrypt: Arc::new(Semaphore::new(BCRYPT_AT_ONCE)) }
+        let attempts = SecretAttempts::new(parts.clock.clone(), settings.failed_secrets_per_minute);
+        Self {
+            parts,
+            settings,
+            attempts,
+            bcrypt: Arc::new(Semaphore::new(BCRYPT_AT_ONCE)),
+        }
     }
 
     /// Where devices connect.
@@ -232,7 +236,10 @@ impl Pairing {
         };
         self.parts.store.apply(change, audit).await?;
         self.parts.engine.refresh_device(&identity);
-        Ok(Registered { device, credentials_secret: secret })
+        Ok(Registered {
+            device,
+            credentials_secret: secret,
+        })
     }
 
     /// Forgets a device's secret: every secret is refused until it is registered again.
@@ -241,7 +248,11 @@ impl Pairing {
     /// `DeviceNotFound`, or when the store fails.
     pub async fn unregister(&self, identity: &Identity, by: &Actor) -> Result<(), RegisterError> {
         let audit = by.did(self.parts.clock.wall(), "device.unregister", identity);
-        Ok(self.parts.store.apply(Change::UnregisterDevice(identity.clone()), audit).await?)
+        Ok(self
+            .parts
+            .store
+            .apply(Change::UnregisterDevice(identity.clone()), audit)
+            .await?)
     }
 
     /// The device that proves itself by `secret`. `address` is where it calls from; `None` is the
@@ -258,7 +269,10 @@ impl Pairing {
         if let Some(wait) = address.and_then(|at| self.attempts.held_off(identity, at)) {
             return Err(SecretError::HeldOff(wait));
         }
-        let device = self.device(identity).await?.ok_or(SecretError::UnknownDevice)?;
+        let device = self
+            .device(identity)
+            .await?
+            .ok_or(SecretError::UnknownDevice)?;
         if self.proves(&device, secret).await {
             return Ok(device);
         }
@@ -292,12 +306,16 @@ impl Pairing {
     }
 
     async fn bcrypt_matches(&self, hash: String, secret: &str) -> bool {
-        let cost = hash.parse::<bcrypt::HashParts>().map(|parts| parts.get_cost());
+        let cost = hash
+            .parse::<bcrypt::HashParts>()
+            .map(|parts| parts.get_cost());
         if !cost.is_ok_and(|cost| cost <= BCRYPT_COST_MAX) {
             tracing::warn!("an imported secret hash is unreadable or too costly");
             return false;
         }
-        let Ok(_turn) = self.bcrypt.acquire().await else { return false };
+        let Ok(_turn) = self.bcrypt.acquire().await else {
+            return false;
+        };
         let secret = Zeroizing::new(secret.to_owned());
         tokio::task::spawn_blocking(move || bcrypt::verify(secret.as_bytes(), &hash))
             .await
@@ -347,7 +365,10 @@ impl Pairing {
         self.parts.store.apply(change, audit).await?;
         if self.settings.enforce_latest_certificate {
             // whatever certificate it is connected with is not the newest any more
-            self.parts.live.disconnect(&identity, DisconnectReason::Superseded).await;
+            self.parts
+                .live
+                .disconnect(&identity, DisconnectReason::Superseded)
+                .await;
         }
         Ok(certificate.pem)
     }
@@ -355,7 +376,16 @@ impl Pairing {
     /// What the broker would say to this certificate if the device came with it now.
     #[must_use]
     pub fn verify(&self, device: &DeviceRow, certificate_pem: &str) -> Verdict {
-        self.parts.pools.verdict(certificate_pem, &device.identity, self.now())
+        let verdict = self
+            .parts
+            .pools
+            .verdict(certificate_pem, &device.identity, self.now());
+        let valid = matches!(verdict, Verdict::Valid { .. });
+        if valid && self.settings.enforce_latest_certificate && !is_newest(device, certificate_pem)
+        {
+            return Verdict::Invalid(Cause::Revoked);
+        }
+        verdict
     }
 
     /// Now, as answers are stamped.
@@ -363,6 +393,15 @@ impl Pairing {
     pub fn now(&self) -> Timestamp {
         self.parts.clock.wall()
     }
+}
+
+/// Whether this is the certificate that was issued to the device last.
+fn is_newest(device: &DeviceRow, certificate_pem: &str) -> bool {
+    let serial = pem::parse(certificate_pem).ok().and_then(|block| {
+        let (_, certificate) = x509_parser::parse_x509_certificate(block.contents()).ok()?;
+        Some(format!("{:x}", certificate.tbs_certificate.serial))
+    });
+    serial.is_some() && serial == device.certificate_serial
 }
 
 /// A device that acts on its own account.
@@ -387,7 +426,10 @@ fn new_secret() -> Result<Zeroizing<String>, RegisterError> {
 /// # Errors
 /// When it is not a device id.
 pub fn identity_from(realm: &RealmName, hw_id: &str) -> Result<Identity, InvalidDeviceId> {
-    Ok(Identity::new(realm.clone(), DeviceId::parse_extended(hw_id)?))
+    Ok(Identity::new(
+        realm.clone(),
+        DeviceId::parse_extended(hw_id)?,
+    ))
 }
 
 impl From<StoreError> for RegisterError {

@@ -58,7 +58,9 @@ pub enum InvalidToken {
 
 impl std::fmt::Debug for TokenKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TokenKey").field("algorithms", &self.validation.algorithms).finish()
+        f.debug_struct("TokenKey")
+            .field("algorithms", &self.validation.algorithms)
+            .finish_non_exhaustive()
     }
 }
 
@@ -72,7 +74,9 @@ impl TokenKey {
             return Err(InvalidTokenKey::NotPem);
         }
         let blocks = pem::parse_many(text).map_err(|_| InvalidTokenKey::NotPem)?;
-        let [block] = blocks.as_slice() else { return Err(InvalidTokenKey::NotPem) };
+        let [block] = blocks.as_slice() else {
+            return Err(InvalidTokenKey::NotPem);
+        };
         if block.tag() != "PUBLIC KEY" {
             return Err(InvalidTokenKey::NotPem);
         }
@@ -99,7 +103,10 @@ impl TokenKey {
             _ => DecodingKey::from_ec_pem(text.as_bytes()),
         }
         .map_err(|_| InvalidTokenKey::NotPem)?;
-        Ok(Self { key, validation: signature_only(algorithms) })
+        Ok(Self {
+            key,
+            validation: signature_only(algorithms),
+        })
     }
 
     /// The claims of a token that this key signed and whose time it is; `exp` and `nbf` count
@@ -117,7 +124,10 @@ impl TokenKey {
                 _ => InvalidToken::Malformed,
             })?
             .claims;
-        #[expect(clippy::cast_precision_loss, reason = "milliseconds of this era are exact in f64")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "milliseconds of this era are exact in f64"
+        )]
         let now_seconds = now.as_millis() as f64 / 1000.0;
         if numeric_date(&claims, "exp")?.is_some_and(|at| at <= now_seconds) {
             return Err(InvalidToken::Expired);
@@ -191,9 +201,7 @@ pub fn sign(private_key_pem: &str, claims: &Map<String, Value>) -> Result<String
     if let Ok(key) = EncodingKey::from_ec_pem(pem) {
         return [Algorithm::ES256, Algorithm::ES384]
             .into_iter()
-            .find_map(|algorithm| {
-                jsonwebtoken::encode(&Header::new(algorithm), claims, &key).ok()
-            })
+            .find_map(|algorithm| jsonwebtoken::encode(&Header::new(algorithm), claims, &key).ok())
             .ok_or(SigningFailed);
     }
     let key = EncodingKey::from_rsa_pem(pem).map_err(|_| SigningFailed)?;
@@ -271,7 +279,10 @@ pub fn claims(
     let seconds = |at: Timestamp| Value::from(at.as_millis().div_euclid(1000));
     let mut claims = Map::new();
     for api in apis {
-        claims.insert(api.claim().to_owned(), Value::from(api.everything().to_vec()));
+        claims.insert(
+            api.claim().to_owned(),
+            Value::from(api.everything().to_vec()),
+        );
     }
     claims.insert("iat".to_owned(), seconds(now));
     if let Some(expiry) = expiry {

@@ -7,12 +7,7 @@ mod counters;
 mod settings;
 mod upkeep;
 
-use std::{
-    fmt, io,
-    net::SocketAddr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
@@ -136,6 +131,8 @@ pub struct Broker {
     shared: Arc<Shared>,
     publisher: Publisher,
     addresses: Addresses,
+    /// Cancelled: devices are let in.
+    opened: CancellationToken,
     /// Cancelled: nobody is let in any more.
     closed: CancellationToken,
     /// Cancelled: connections are dropped where they stand.
@@ -144,7 +141,9 @@ pub struct Broker {
 
 impl fmt::Debug for Broker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Broker").field("addresses", &self.addresses).finish_non_exhaustive()
+        f.debug_struct("Broker")
+            .field("addresses", &self.addresses)
+            .finish_non_exhaustive()
     }
 }
 
@@ -153,20 +152,32 @@ impl Broker {
     ///
     /// # Errors
     /// See [`BrokerError`]. Nothing runs then.
+    pub async fn start(settings: BrokerSettings, parts: BrokerParts) -> Result<Self, BrokerError> {
+        let broker = Self::bind(settings, parts).await?;
+        broker.open();
+        Ok(broker)
+    }
+
+    /// Binds the listeners; who connects waits until [`Broker::open`].
+    ///
+    /// # Errors
+    /// See [`BrokerError`]. Nothing runs then.
     #[expect(clippy::unused_async, reason = "needs a runtime, and says so")]
-    pub async fn start(
-        settings: BrokerSettings,
-        parts: BrokerParts,
-    ) -> Result<Self, BrokerError> {
+    pub async fn bind(settings: BrokerSettings, parts: BrokerParts) -> Result<Self, BrokerError> {
         let tls = bind(settings.listen)?;
         if tls.is_some() && parts.tls.is_none() {
             return Err(BrokerError::NoTls);
         }
         let insecure = bind(loopback(&settings)?)?;
         let address = |listener: &Option<TcpListener>| {
-            listener.as_ref().and_then(|listener| listener.local_addr().ok())
+            listener
+                .as_ref()
+                .and_then(|listener| listener.local_addr().ok())
         };
-        let addresses = Addresses { mqtt: address(&tls), insecure_dev: address(&insecure) };
+        let addresses = Addresses {
+            mqtt: address(&tls),
+            insecure_dev: address(&insecure),
+        };
         let publisher = Publisher::new(
             parts.sessions.clone(),
             Arc::clone(&parts.counters),
@@ -192,15 +203,26 @@ impl Broker {
             wills: DelayedWills::default(),
             drain: CancellationToken::new(),
         });
-        let (closed, hard) = (CancellationToken::new(), CancellationToken::new());
-        let broker = Self { shared, publisher, addresses, closed, hard };
-        broker.open(tls, handshakes, &admission);
-        broker.open(insecure, None, &admission);
+        let broker = Self {
+            shared,
+            publisher,
+            addresses,
+            opened: CancellationToken::new(),
+            closed: CancellationToken::new(),
+            hard: CancellationToken::new(),
+        };
+        broker.listen(tls, handshakes, &admission);
+        broker.listen(insecure, None, &admission);
         upkeep::start(&broker.shared, &broker.closed);
         Ok(broker)
     }
 
-    fn open(
+    /// Lets devices in, those first that came since the listeners were bound.
+    pub fn open(&self) {
+        self.opened.cancel();
+    }
+
+    fn listen(
         &self,
         listener: Option<TcpListener>,
         handshakes: Option<Arc<Handshakes>>,
@@ -214,6 +236,7 @@ impl Broker {
             shared: Arc::clone(&self.shared),
             admission: Arc::clone(admission),
             handshakes,
+            opened: self.opened.clone(),
             closed: self.closed.clone(),
             hard: self.hard.clone(),
         };
@@ -253,7 +276,8 @@ impl Broker {
     /// Ends all connections of a realm and returns once they are gone; how many there were.
     pub async fn disconnect_realm(&self, realm: &RealmName, reason: DisconnectReason) -> usize {
         let devices = self.shared.owners.identities(Some(realm));
-        self.disconnect_all(devices.into_iter().map(|identity| (identity, reason))).await
+        self.disconnect_all(devices.into_iter().map(|identity| (identity, reason)))
+            .await
     }
 
     async fn disconnect_all(
@@ -279,7 +303,8 @@ impl Broker {
         &self,
         identity: &Identity,
     ) -> Result<Option<SessionEpoch>, SessionsError> {
-        self.disconnect(identity, DisconnectReason::Administrative).await;
+        self.disconnect(identity, DisconnectReason::Administrative)
+            .await;
         let epoch = self.shared.sessions.erase(identity).await?;
         self.forget(identity, epoch);
         Ok(epoch)
@@ -305,7 +330,8 @@ impl Broker {
     /// # Errors
     /// The session store's.
     pub async fn erase_realm(&self, realm: &RealmName) -> Result<usize, SessionsError> {
-        self.disconnect_realm(realm, DisconnectReason::Deleted).await;
+        self.disconnect_realm(realm, DisconnectReason::Deleted)
+            .await;
         let erased = self.shared.sessions.erase_realm(realm).await?;
         for (identity, epoch) in &erased {
             self.shared.intake.forget(identity, *epoch);
@@ -339,7 +365,9 @@ impl Broker {
 
     /// Gives a device's connection, if there is one, a new introspection to rule it.
     pub fn refresh_introspection(&self, identity: &Identity, introspection: Arc<Introspection>) {
-        self.shared.owners.refresh_introspection(identity, introspection);
+        self.shared
+            .owners
+            .refresh_introspection(identity, introspection);
     }
 
     /// Publishes to devices.
@@ -368,9 +396,14 @@ impl Broker {
         self.closed.cancel();
         self.shared.drain.cancel();
         self.shared.tracker.close();
-        let in_time = tokio::time::timeout(grace, self.shared.tracker.wait()).await.is_ok();
+        let in_time = tokio::time::timeout(grace, self.shared.tracker.wait())
+            .await
+            .is_ok();
         if !in_time {
-            tracing::warn!(connections = self.live_sessions(), "not all connections ended in time");
+            tracing::warn!(
+                connections = self.live_sessions(),
+                "not all connections ended in time"
+            );
             self.hard.cancel();
             self.shared.tracker.wait().await;
         }
@@ -381,9 +414,13 @@ impl Broker {
 
 /// Binds an address, if there is one.
 fn bind(address: Option<SocketAddr>) -> Result<Option<TcpListener>, BrokerError> {
-    let Some(address) = address else { return Ok(None) };
+    let Some(address) = address else {
+        return Ok(None);
+    };
     let bound = listener::bind(address);
-    bound.map(Some).map_err(|source| BrokerError::Listen { address, source })
+    bound
+        .map(Some)
+        .map_err(|source| BrokerError::Listen { address, source })
 }
 
 /// The development listener's address, which is loopback unless forced.

@@ -23,8 +23,8 @@ use super::{
     broker::{Peer, Shared},
     connection,
 };
-use admission::Place;
 pub(super) use admission::Admission;
+use admission::Place;
 pub(super) use handshake::Handshakes;
 
 /// Connections that the kernel holds for us until they are accepted.
@@ -40,6 +40,8 @@ pub(super) struct Door {
     pub(super) admission: Arc<Admission>,
     /// `None`: plaintext, for development.
     pub(super) handshakes: Option<Arc<Handshakes>>,
+    /// Cancelled: devices are let in.
+    pub(super) opened: CancellationToken,
     /// Cancelled: nobody is let in any more.
     pub(super) closed: CancellationToken,
     /// Cancelled: connections are dropped where they stand.
@@ -64,6 +66,10 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 impl Door {
     /// Accepts until the door is closed.
     pub(super) async fn accept(self, listener: TcpListener) {
+        tokio::select! {
+            () = self.closed.cancelled() => return,
+            () = self.opened.cancelled() => {}
+        }
         let mut pause = PAUSE_FIRST;
         loop {
             let accepted = tokio::select! {
@@ -121,7 +127,10 @@ impl Door {
         }
         let Some(handshakes) = &self.handshakes else {
             place.handshake_ended();
-            let peer = Peer { address, identity: None };
+            let peer = Peer {
+                address,
+                identity: None,
+            };
             return Box::pin(connection::serve(stream, peer, self.shared)).await;
         };
         let done = tokio::select! {

@@ -95,7 +95,12 @@ impl Publisher {
         topic_levels_max: usize,
         packet_bytes_max: usize,
     ) -> Self {
-        Self { sessions, counters, topic_levels_max, packet_bytes_max }
+        Self {
+            sessions,
+            counters,
+            topic_levels_max,
+            packet_bytes_max,
+        }
     }
 
     /// Publishes a message. QoS 1 and 2 are durable when this says `Delivered` or `Queued`.
@@ -137,7 +142,8 @@ impl Publisher {
             Ok(Enqueued::Duplicate) => Published::Duplicate,
             Ok(Enqueued::Expired) => Published::Expired,
             Err(error) => {
-                self.counters.refuse(&identity.realm, "sessions_unavailable");
+                self.counters
+                    .refuse(&identity.realm, "sessions_unavailable");
                 tracing::debug!(%identity, %error, "publish could not be written");
                 Published::Unavailable
             }
@@ -196,13 +202,21 @@ mod tests {
         fn new() -> Self {
             let directory = tempfile::tempdir().expect("temporary directory");
             let clock = ManualClock::new(Timestamp::from_micros(0));
-            let limits = QueueLimits { messages: 3, ..QueueLimits::default() };
+            let limits = QueueLimits {
+                messages: 3,
+                ..QueueLimits::default()
+            };
             let path = directory.path().join("sessions.redb");
-            let sessions =
-                Sessions::open(&path, limits, Arc::clone(&clock) as _).expect("creates");
+            let sessions = Sessions::open(&path, limits, Arc::clone(&clock) as _).expect("creates");
             let counters = Arc::<BrokerCounters>::default();
             let publisher = Publisher::new(sessions.clone(), Arc::clone(&counters), 72, 10_000);
-            Self { _directory: directory, clock, sessions, counters, publisher }
+            Self {
+                _directory: directory,
+                clock,
+                sessions,
+                counters,
+                publisher,
+            }
         }
 
         async fn connect(&self, expiry: SessionExpiry) -> Started {
@@ -212,11 +226,25 @@ mod tests {
                 version: Version::V311,
                 now: self.clock.wall(),
             };
-            let started = self.sessions.start(&device(), request).await.expect("starts");
-            let options = SubscribeOptions { qos: QoS::AtLeastOnce, ..Default::default() };
+            let started = self
+                .sessions
+                .start(&device(), request)
+                .await
+                .expect("starts");
+            let options = SubscribeOptions {
+                qos: QoS::AtLeastOnce,
+                ..Default::default()
+            };
             let filter = format!("{}/t.SrvCmd/#", device()).into();
-            let wanted = vec![Subscription { filter, options, id: None }];
-            self.sessions.subscribe(&device(), started.epoch, wanted).await.expect("subscribes");
+            let wanted = vec![Subscription {
+                filter,
+                options,
+                id: None,
+            }];
+            self.sessions
+                .subscribe(&device(), started.epoch, wanted)
+                .await
+                .expect("subscribes");
             started
         }
     }
@@ -244,25 +272,45 @@ mod tests {
         let publish = |message| bench.publisher.publish(message);
         let command = || message("/t.SrvCmd/cmd");
         assert_eq!(publish(command()).await, Published::NoSession);
-        let expiry = SessionExpiry::After(Duration::from_secs(60));
+        let expiry = SessionExpiry::After(Duration::from_mins(1));
         let started = bench.connect(expiry).await;
-        assert_eq!(publish(message("/t.Other/cmd")).await, Published::NoSubscription);
+        assert_eq!(
+            publish(message("/t.Other/cmd")).await,
+            Published::NoSubscription
+        );
         assert_eq!(publish(command()).await, Published::Delivered);
-        let zero = || OutboundMessage { qos: QoS::AtMostOnce, ..command() };
+        let zero = || OutboundMessage {
+            qos: QoS::AtMostOnce,
+            ..command()
+        };
         assert_eq!(publish(zero()).await, Published::Delivered);
         let now = bench.clock.wall();
-        bench.sessions.stop(&device(), started.epoch, expiry, now).await.expect("stops");
+        bench
+            .sessions
+            .stop(&device(), started.epoch, expiry, now)
+            .await
+            .expect("stops");
         assert_eq!(publish(zero()).await, Published::NotConnected);
-        let until = Some(now.saturating_add(Duration::from_secs(60)));
+        let until = Some(now.saturating_add(Duration::from_mins(1)));
         assert_eq!(publish(command()).await, Published::Queued { until });
         let sooner = Some(now.saturating_add(Duration::from_secs(5)));
-        let sent = OutboundMessage { expires_at: sooner, id: Some(1), ..command() };
-        assert_eq!(publish(sent.clone()).await, Published::Queued { until: sooner });
+        let sent = OutboundMessage {
+            expires_at: sooner,
+            id: Some(1),
+            ..command()
+        };
+        assert_eq!(
+            publish(sent.clone()).await,
+            Published::Queued { until: sooner }
+        );
         assert_eq!(publish(sent).await, Published::Duplicate);
         assert_eq!(publish(command()).await, Published::QueueFull);
         let refusals = bench.counters.refusals();
         assert_eq!(refusals, [((device().realm, "queue_full"), 1)]);
-        let late = OutboundMessage { expires_at: Some(now), ..command() };
+        let late = OutboundMessage {
+            expires_at: Some(now),
+            ..command()
+        };
         assert_eq!(publish(late).await, Published::Expired);
         bench.sessions.close().await;
         assert_eq!(publish(command()).await, Published::Unavailable);

@@ -115,22 +115,35 @@ impl Owners {
     ) -> Claim {
         let (orders, receiver) = watch::channel(Orders::default());
         let gone = CancellationToken::new();
-        let owner = Owner { certificate, orders, gone: gone.clone(), newest: number };
+        let owner = Owner {
+            certificate,
+            orders,
+            gone: gone.clone(),
+            newest: number,
+        };
         table.owners.insert(identity.clone(), owner);
         *table.per_realm.entry(identity.realm.clone()).or_default() += 1;
         self.0.live.fetch_add(1, Ordering::Relaxed);
-        Claim { owners: self.clone(), identity: identity.clone(), orders: receiver, gone }
+        Claim {
+            owners: self.clone(),
+            identity: identity.clone(),
+            orders: receiver,
+            gone,
+        }
     }
 
     /// Tells the connection of `identity` to go, and returns once it is gone; `false` when there
     /// was none.
     pub async fn kick(&self, identity: &Identity, reason: DisconnectReason) -> bool {
-        let Some(gone) = self.tell_to_go(identity, reason) else { return false };
+        let Some(gone) = self.tell_to_go(identity, reason) else {
+            return false;
+        };
         gone.cancelled().await;
         true
     }
 
     /// Tells the connection of `identity` to go; the token is cancelled once it is gone.
+    #[must_use = "the connection is not gone yet"]
     pub fn tell_to_go(
         &self,
         identity: &Identity,
@@ -145,7 +158,9 @@ impl Owners {
     /// Hands a new introspection to the connection of `identity`, if there is one.
     pub fn refresh_introspection(&self, identity: &Identity, introspection: Arc<Introspection>) {
         if let Some(owner) = self.table().owners.get(identity) {
-            owner.orders.send_modify(|orders| orders.introspection = Some(introspection));
+            owner
+                .orders
+                .send_modify(|orders| orders.introspection = Some(introspection));
         }
     }
 
@@ -185,9 +200,10 @@ impl Owners {
     #[must_use]
     pub fn certificates(&self) -> Vec<(Identity, Arc<PeerCertificate>)> {
         let table = self.table();
-        let with_certificate = table.owners.iter().filter_map(|(identity, owner)| {
-            Some((identity.clone(), owner.certificate.clone()?))
-        });
+        let with_certificate = table
+            .owners
+            .iter()
+            .filter_map(|(identity, owner)| Some((identity.clone(), owner.certificate.clone()?)));
         with_certificate.collect()
     }
 
@@ -295,7 +311,11 @@ mod tests {
         let mut new = pinned(owners.claim(&device, None));
         assert!(futures_util::poll!(new.as_mut()).is_pending());
         assert_eq!(old.kicked().await, DisconnectReason::TakenOver);
-        assert_eq!(old.kicked().await, DisconnectReason::TakenOver, "is remembered");
+        assert_eq!(
+            old.kicked().await,
+            DisconnectReason::TakenOver,
+            "is remembered"
+        );
         assert!(futures_util::poll!(new.as_mut()).is_pending());
         drop(old);
         let new = new.await.expect("is the newest");
@@ -327,13 +347,23 @@ mod tests {
     async fn the_first_reason_of_a_kick_stands() {
         let owners = Owners::default();
         let claim = owners.claim(&device(), None).await.expect("free");
-        let gone = owners.tell_to_go(&device(), DisconnectReason::Inhibited).expect("is there");
-        assert!(owners.tell_to_go(&device(), DisconnectReason::Administrative).is_some());
+        let gone = owners
+            .tell_to_go(&device(), DisconnectReason::Inhibited)
+            .expect("is there");
+        assert!(
+            owners
+                .tell_to_go(&device(), DisconnectReason::Administrative)
+                .is_some()
+        );
         assert_eq!(claim.kicked().await, DisconnectReason::Inhibited);
         assert!(!gone.is_cancelled());
         drop(claim);
         assert!(gone.is_cancelled());
-        assert!(!owners.kick(&device(), DisconnectReason::Administrative).await);
+        assert!(
+            !owners
+                .kick(&device(), DisconnectReason::Administrative)
+                .await
+        );
     }
 
     #[tokio::test]
@@ -343,11 +373,15 @@ mod tests {
         assert!(futures_util::poll!(pinned(claim.order())).is_pending());
         let introspection = Arc::new(Introspection::default());
         owners.refresh_introspection(&device(), Arc::clone(&introspection));
-        let Order::Introspection(new) = claim.order().await else { panic!("stays") };
+        let Order::Introspection(new) = claim.order().await else {
+            panic!("stays")
+        };
         assert!(Arc::ptr_eq(&new, &introspection));
         assert!(futures_util::poll!(pinned(claim.order())).is_pending());
-        owners.tell_to_go(&device(), DisconnectReason::Inhibited);
-        let Order::Leave(reason) = claim.order().await else { panic!("leaves") };
+        let _ = owners.tell_to_go(&device(), DisconnectReason::Inhibited);
+        let Order::Leave(reason) = claim.order().await else {
+            panic!("leaves")
+        };
         assert_eq!(reason, DisconnectReason::Inhibited);
     }
 
@@ -359,7 +393,9 @@ mod tests {
         for number in 0..1_000 {
             let (owners, events) = (owners.clone(), Arc::clone(&events));
             tracker.spawn(async move {
-                let Ok(claim) = owners.claim(&device(), None).await else { return };
+                let Ok(claim) = owners.claim(&device(), None).await else {
+                    return;
+                };
                 events.lock().unwrap().push(("connected", number));
                 claim.kicked().await;
                 tokio::task::yield_now().await;
@@ -371,7 +407,11 @@ mod tests {
         while owners.is_empty() || tracker.len() > 1 {
             tokio::task::yield_now().await;
         }
-        assert!(owners.kick(&device(), DisconnectReason::Administrative).await);
+        assert!(
+            owners
+                .kick(&device(), DisconnectReason::Administrative)
+                .await
+        );
         tracker.close();
         tracker.wait().await;
         let events = events.lock().unwrap();

@@ -85,7 +85,10 @@ impl Control {
     /// The log level of the file and the environment of this moment.
     fn reload_log(&self) -> Result<(), String> {
         let Some(log) = &self.log else { return Ok(()) };
-        let overlay = Overlay { file: self.config.file.clone(), ..Overlay::default() };
+        let overlay = Overlay {
+            file: self.config.file.clone(),
+            ..Overlay::default()
+        };
         let fresh = Config::load(&overlay).map_err(|error| error.to_string())?;
         log.set(&fresh.log.level).map_err(|error| error.to_string())
     }
@@ -102,7 +105,10 @@ impl NodeControl for Control {
                 reloaded.errors.push(format!("{what}: {error}"));
             }
         };
-        note("server certificate", self.certificates.reload().map_err(|error| chain(&error)));
+        note(
+            "server certificate",
+            self.certificates.reload().map_err(|error| chain(&error)),
+        );
         note("log level", self.reload_log());
         if let Some(parts) = self.parts.get() {
             match parts.realms.load().await {
@@ -128,27 +134,46 @@ impl NodeControl for Control {
     }
 
     fn status(&self) -> NodeStatus {
-        let addresses = self.parts.get().map(|parts| parts.broker.addresses()).unwrap_or_default();
+        let addresses = self
+            .parts
+            .get()
+            .map(|parts| parts.broker.addresses())
+            .unwrap_or_default();
         NodeStatus {
             mqtt: addresses.mqtt,
             http: Some(self.http),
             insecure_dev_mqtt: addresses.insecure_dev,
             data_dir: self.config.data_dir.clone(),
-            database: if self.config.database.url.is_some() { "postgres" } else { "sqlite" }
-                .to_owned(),
-            uptime_seconds: self.clock.now().saturating_duration_since(self.started).as_secs(),
+            database: if self.config.database.url.is_some() {
+                "postgres"
+            } else {
+                "sqlite"
+            }
+            .to_owned(),
+            uptime_seconds: self
+                .clock
+                .now()
+                .saturating_duration_since(self.started)
+                .as_secs(),
         }
     }
 
     fn health(&self) -> Health {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let waiting = self
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         let mut reasons: Vec<String> = waiting.into_iter().collect();
         if let Some(parts) = self.parts.get()
             && !parts.engine.counters().store_available()
         {
             reasons.push("the database cannot commit".to_owned());
         }
-        Health { ready: reasons.is_empty(), reasons }
+        Health {
+            ready: reasons.is_empty(),
+            reasons,
+        }
     }
 
     fn config(&self) -> serde_json::Value {

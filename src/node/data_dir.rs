@@ -56,7 +56,10 @@ impl DataDir {
     /// # Errors
     /// When it cannot be made or written, or another process holds it.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
-        let unusable = |source| DataDirError::Unusable { path: path.to_owned(), source };
+        let unusable = |source| DataDirError::Unusable {
+            path: path.to_owned(),
+            source,
+        };
         make(path).map_err(unusable)?;
         let mut lock = OpenOptions::new()
             .read(true)
@@ -70,12 +73,18 @@ impl DataDir {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 let holder = read_holder(&mut lock);
-                return Err(DataDirError::Held { path: path.to_owned(), holder });
+                return Err(DataDirError::Held {
+                    path: path.to_owned(),
+                    holder,
+                });
             }
             Err(error) => return Err(unusable(error.into())),
         }
         write_holder(&mut lock).map_err(unusable)?;
-        Ok(Self { path: path.to_owned(), lock })
+        Ok(Self {
+            path: path.to_owned(),
+            lock,
+        })
     }
 
     /// Where it is.
@@ -115,7 +124,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("data");
         let held = DataDir::open(&path).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o700
+        );
         let error = DataDir::open(&path).unwrap_err().to_string();
         assert!(error.contains("in use") && error.contains(&std::process::id().to_string()));
         drop(held);

@@ -1,10 +1,6 @@
 //! The broker of this process as the services know it: the owner of connections and sessions.
 
-use std::{
-    fmt,
-    path::Path,
-    sync::{Arc, OnceLock},
-};
+use std::{fmt, path::Path};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -20,25 +16,16 @@ use crate::{
         broker::Broker,
         packet::QoS,
         publisher::{OutboundMessage, Published},
-        sessions::Sessions,
     },
     store::OutboxRow,
 };
 
-/// The sessions, and the broker once it is there.
-pub(super) struct Live {
-    sessions: Sessions,
-    broker: OnceLock<Broker>,
-}
+/// The broker with its sessions.
+pub(super) struct Live(Broker);
 
 impl Live {
-    /// Without a broker nobody is connected.
-    pub(super) fn new(sessions: Sessions) -> Arc<Self> {
-        Arc::new(Self { sessions, broker: OnceLock::new() })
-    }
-
-    pub(super) fn attach(&self, broker: Broker) {
-        assert!(self.broker.set(broker).is_ok(), "a node has one broker");
+    pub(super) const fn new(broker: Broker) -> Self {
+        Self(broker)
     }
 }
 
@@ -55,59 +42,53 @@ fn failed(error: &impl std::error::Error) -> SessionsFailed {
 #[async_trait]
 impl LiveDevices for Live {
     fn is_connected(&self, identity: &Identity) -> bool {
-        self.broker.get().is_some_and(|broker| broker.is_connected(identity))
+        self.0.is_connected(identity)
     }
 
     fn connected_in_realm(&self, realm: &RealmName) -> usize {
-        self.broker.get().map_or(0, |broker| broker.connected_in_realm(realm))
+        self.0.connected_in_realm(realm)
     }
 
     fn connected(&self) -> usize {
-        self.broker.get().map_or(0, Broker::live_sessions)
+        self.0.live_sessions()
     }
 
     async fn disconnect(&self, identity: &Identity, reason: DisconnectReason) -> bool {
-        match self.broker.get() {
-            Some(broker) => broker.disconnect(identity, reason).await,
-            None => false,
-        }
+        self.0.disconnect(identity, reason).await
     }
 
     async fn disconnect_realm(&self, realm: &RealmName, reason: DisconnectReason) -> usize {
-        match self.broker.get() {
-            Some(broker) => broker.disconnect_realm(realm, reason).await,
-            None => 0,
-        }
+        self.0.disconnect_realm(realm, reason).await
     }
 
     async fn reverify(&self) -> usize {
-        match self.broker.get() {
-            Some(broker) => broker.reverify().await,
-            None => 0,
-        }
+        self.0.reverify().await
     }
 
     async fn erase_device(&self, identity: &Identity) -> Result<(), SessionsFailed> {
-        let erased = match self.broker.get() {
-            Some(broker) => broker.erase_device(identity).await,
-            None => self.sessions.erase_device(identity).await,
-        };
-        erased.map(drop).map_err(|error| failed(&error))
+        self.0
+            .erase_device(identity)
+            .await
+            .map(drop)
+            .map_err(|error| failed(&error))
     }
 
     async fn erase_realm(&self, realm: &RealmName) -> Result<(), SessionsFailed> {
-        let erased = match self.broker.get() {
-            Some(broker) => broker.erase_realm(realm).await.map(drop),
-            None => self.sessions.erase_realm(realm).await.map(drop),
-        };
-        erased.map_err(|error| failed(&error))
+        self.0
+            .erase_realm(realm)
+            .await
+            .map(drop)
+            .map_err(|error| failed(&error))
     }
 
     async fn session(&self, identity: &Identity) -> Option<SessionView> {
-        let summary = self.sessions.summary(identity).await.ok()??;
+        let summary = self.0.sessions().summary(identity).await.ok()??;
         let subscriptions = summary.subscriptions.into_iter().map(|subscription| {
             let filter = subscription.filter.to_string();
-            SubscriptionView { filter, qos: subscription.options.qos as u8 }
+            SubscriptionView {
+                filter,
+                qos: subscription.options.qos as u8,
+            }
         });
         Some(SessionView {
             connected: summary.connected,
@@ -122,15 +103,18 @@ impl LiveDevices for Live {
     }
 
     async fn backup_sessions(&self, file: &Path) -> Result<(), SessionsFailed> {
-        self.sessions.backup(file).await.map_err(|error| failed(&error))
+        self.0
+            .sessions()
+            .backup(file)
+            .await
+            .map_err(|error| failed(&error))
     }
 }
 
 #[async_trait]
 impl Downlink for Live {
     async fn reach(&self, message: &OutboxRow) -> Reach {
-        let Some(broker) = self.broker.get() else { return Reach::Unavailable };
-        match broker.publisher().probe(outbound(message)).await {
+        match self.0.publisher().probe(outbound(message)).await {
             Published::NoSession => Reach::NoSession,
             Published::NoSubscription => Reach::NoSubscription,
             Published::QueueFull => Reach::QueueFull,
@@ -145,21 +129,22 @@ impl Downlink for Live {
     }
 
     async fn deliver(&self, message: &OutboxRow) -> Delivered {
-        let Some(broker) = self.broker.get() else { return Delivered::Unavailable };
-        match broker.publisher().publish(outbound(message)).await {
+        match self.0.publisher().publish(outbound(message)).await {
             Published::Delivered => Delivered::Delivering,
             Published::Queued { until } => Delivered::Queued { until },
             Published::NoSession => Delivered::NoSession,
             Published::NoSubscription => Delivered::NoSubscription,
             Published::QueueFull => Delivered::QueueFull,
             Published::Duplicate => Delivered::Duplicate,
-            Published::NotConnected => {
-                Delivered::Refused { reason: "the device is not connected".to_owned() }
-            }
-            Published::Expired => {
-                Delivered::Refused { reason: "its time is over already".to_owned() }
-            }
-            Published::Refused(refusal) => Delivered::Refused { reason: refusal.to_string() },
+            Published::NotConnected => Delivered::Refused {
+                reason: "the device is not connected".to_owned(),
+            },
+            Published::Expired => Delivered::Refused {
+                reason: "its time is over already".to_owned(),
+            },
+            Published::Refused(refusal) => Delivered::Refused {
+                reason: refusal.to_string(),
+            },
             Published::Unavailable => Delivered::Unavailable,
         }
     }

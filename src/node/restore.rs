@@ -19,7 +19,10 @@ const COMPANIONS: [&str; 2] = ["tanit.db-wal", "tanit.db-shm"];
 /// Decides for the staged backup.
 pub(super) fn begin(data_dir: &Path, staged: &Path) -> Result<(), NodeError> {
     let ready = ready(data_dir);
-    let failed = |source| NodeError::Restore { path: data_dir.to_owned(), source };
+    let failed = |source| NodeError::Restore {
+        path: data_dir.to_owned(),
+        source,
+    };
     fs::rename(staged, &ready).map_err(failed)?;
     sync(&data_dir.join("restore")).map_err(failed)
 }
@@ -30,8 +33,10 @@ pub(super) fn finish(data_dir: &Path) -> Result<(), NodeError> {
     if !ready.exists() {
         return Ok(());
     }
-    move_in(data_dir, &ready)
-        .map_err(|source| NodeError::Restore { path: data_dir.to_owned(), source })?;
+    move_in(data_dir, &ready).map_err(|source| NodeError::Restore {
+        path: data_dir.to_owned(),
+        source,
+    })?;
     tracing::info!("the restored backup is in place");
     Ok(())
 }
@@ -96,13 +101,20 @@ mod tests {
         fs::create_dir(data_dir.join("crl")).unwrap();
         let staged = staged(data_dir);
         finish(data_dir).unwrap();
-        assert_eq!(fs::read_to_string(data_dir.join("tanit.db")).unwrap(), "old");
+        assert_eq!(
+            fs::read_to_string(data_dir.join("tanit.db")).unwrap(),
+            "old"
+        );
         begin(data_dir, &staged).unwrap();
         // one file was moved before the process died
         fs::rename(ready(data_dir).join("tanit.db"), data_dir.join("tanit.db")).unwrap();
         finish(data_dir).unwrap();
         for file in ["tanit.db", "sessions.redb", "crl/acme.pem"] {
-            assert_eq!(fs::read_to_string(data_dir.join(file)).unwrap(), "new", "{file}");
+            assert_eq!(
+                fs::read_to_string(data_dir.join(file)).unwrap(),
+                "new",
+                "{file}"
+            );
         }
         finish(data_dir).unwrap();
         assert!(!ready(data_dir).exists());

@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn full_busy_and_failing_disks_are_not_available_whatever_their_extended_code() {
-        for code in [5, 5 | (2 << 8), 6, 8, 10, 10 | (4 << 8), 13, 14] {
+        for code in [5, 5 + 2 * 256, 6, 8, 10, 10 + 4 * 256, 13, 14] {
             assert_eq!(sqlite(code), Fault::Unavailable, "code {code}");
         }
     }
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn constraints_and_data_exceptions_are_about_a_value() {
-        for code in [19, 19 | (6 << 8), 18, 20] {
+        for code in [19, 19 + 6 * 256, 18, 20] {
             assert_eq!(sqlite(code), Fault::Value, "code {code}");
         }
         for code in ["22021", "23505", "23514", "54000", "P0001"] {

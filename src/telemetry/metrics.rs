@@ -45,11 +45,17 @@ pub struct ExpiringCertificates(std::sync::Mutex<Vec<(RealmName, Vec<u64>)>>);
 impl ExpiringCertificates {
     /// Replaces the counts.
     pub fn set(&self, counts: Vec<(RealmName, Vec<u64>)>) {
-        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = counts;
+        *self
+            .0
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = counts;
     }
 
     fn read(&self) -> Vec<(RealmName, Vec<u64>)> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        self.0
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -106,13 +112,20 @@ struct Encoder<'e>(DescriptorEncoder<'e>);
 impl Encoder<'_> {
     fn broker(&mut self, broker: &Broker) -> fmt::Result {
         let counters: &BrokerCounters = broker.counters();
-        self.gauge("tanit_connections", "Connected devices", to_i64(broker.live_sessions()))?;
+        self.gauge(
+            "tanit_connections",
+            "Connected devices",
+            to_i64(broker.live_sessions()),
+        )?;
         self.counters(
             "tanit_connects",
             "Attempts to connect, by how they ended",
-            ConnectOutcome::ALL
-                .iter()
-                .map(|outcome| (label("outcome", outcome.as_str()), counters.connects(*outcome))),
+            ConnectOutcome::ALL.iter().map(|outcome| {
+                (
+                    label("outcome", outcome.as_str()),
+                    counters.connects(*outcome),
+                )
+            }),
         )?;
         self.counters(
             "tanit_disconnects",
@@ -139,13 +152,32 @@ impl Encoder<'_> {
                 .denials()
                 .into_iter()
                 .map(|(denial, count)| (label("reason", denial.as_str()), count))
-                .chain([(label("reason", "subscription"), counters.subscriptions_denied.count())]),
+                .chain([(
+                    label("reason", "subscription"),
+                    counters.subscriptions_denied.count(),
+                )]),
         )?;
         for (name, help, counter) in [
-            ("tanit_acknowledged", "PUBACK and PUBREC sent", &counters.acknowledged),
-            ("tanit_received_bytes", "Bytes read from devices, after TLS", &counters.bytes_in),
-            ("tanit_sent_bytes", "Bytes written to devices, before TLS", &counters.bytes_out),
-            ("tanit_expired_messages", "Messages for devices that expired", &counters.expired),
+            (
+                "tanit_acknowledged",
+                "PUBACK and PUBREC sent",
+                &counters.acknowledged,
+            ),
+            (
+                "tanit_received_bytes",
+                "Bytes read from devices, after TLS",
+                &counters.bytes_in,
+            ),
+            (
+                "tanit_sent_bytes",
+                "Bytes written to devices, before TLS",
+                &counters.bytes_out,
+            ),
+            (
+                "tanit_expired_messages",
+                "Messages for devices that expired",
+                &counters.expired,
+            ),
         ] {
             self.counter(name, help, counter.count())?;
         }
@@ -154,11 +186,23 @@ impl Encoder<'_> {
 
     fn engine(&mut self, engine: &EngineCounters) -> fmt::Result {
         let available = i64::from(engine.store_available());
-        self.gauge("tanit_store_available", "Whether the last commit reached the store", available)?;
+        self.gauge(
+            "tanit_store_available",
+            "Whether the last commit reached the store",
+            available,
+        )?;
         for (name, help, gauge) in [
-            ("tanit_intake_messages", "Messages in the intake", &engine.intake_messages),
+            (
+                "tanit_intake_messages",
+                "Messages in the intake",
+                &engine.intake_messages,
+            ),
             ("tanit_intake_bytes", "Their bytes", &engine.intake_bytes),
-            ("tanit_intake_waiting", "Reservations that wait for room", &engine.intake_waiting),
+            (
+                "tanit_intake_waiting",
+                "Reservations that wait for room",
+                &engine.intake_waiting,
+            ),
         ] {
             self.gauge(name, help, i64::try_from(gauge.get()).unwrap_or(i64::MAX))?;
         }
@@ -174,9 +218,17 @@ impl Encoder<'_> {
             .map(|(outcome, counter)| (label("outcome", outcome), counter.get())),
         )?;
         for (name, help, counter) in [
-            ("tanit_store_commits", "Transactions of messages", &engine.batches),
+            (
+                "tanit_store_commits",
+                "Transactions of messages",
+                &engine.batches,
+            ),
             ("tanit_store_units", "Units in them", &engine.units),
-            ("tanit_store_retries", "Commits tried again", &engine.commit_retries),
+            (
+                "tanit_store_retries",
+                "Commits tried again",
+                &engine.commit_retries,
+            ),
         ] {
             self.counter(name, help, counter.get())?;
         }
@@ -195,49 +247,71 @@ impl Encoder<'_> {
             "tanit_realm_connections",
             "Connected devices of a realm",
             realms.iter().map(|realm| {
-                (of_realm(realm), to_i64(sources.broker.connected_in_realm(realm)))
+                (
+                    of_realm(realm),
+                    to_i64(sources.broker.connected_in_realm(realm)),
+                )
             }),
         )?;
         self.counters(
             "tanit_realm_refusals",
             "What was refused to devices of a realm",
-            sources.broker.counters().refusals().into_iter().filter_map(|((realm, reason), count)| {
-                realms
-                    .contains(&realm)
-                    .then(|| (labels([("realm", realm.as_str()), ("reason", reason)]), count))
-            }),
+            sources.broker.counters().refusals().into_iter().filter_map(
+                |((realm, reason), count)| {
+                    realms.contains(&realm).then(|| {
+                        (
+                            labels([("realm", realm.as_str()), ("reason", reason)]),
+                            count,
+                        )
+                    })
+                },
+            ),
         )?;
         self.counters(
             "tanit_device_errors",
             "Messages of devices that were refused",
-            sources.engine.errors().into_iter().filter_map(|(realm, error, count)| {
-                realms
-                    .contains(&realm)
-                    .then(|| (labels([("realm", realm.as_str()), ("name", error.as_str())]), count))
-            }),
+            sources
+                .engine
+                .errors()
+                .into_iter()
+                .filter_map(|(realm, error, count)| {
+                    realms.contains(&realm).then(|| {
+                        (
+                            labels([("realm", realm.as_str()), ("name", error.as_str())]),
+                            count,
+                        )
+                    })
+                }),
         )?;
         self.gauges(
             "tanit_expiring_certificates",
             "Newest certificates of devices that end within so many days",
-            sources.expiring.read().into_iter().filter(|(realm, _)| realms.contains(realm)).flat_map(
-                |(realm, counts)| {
+            sources
+                .expiring
+                .read()
+                .into_iter()
+                .filter(|(realm, _)| realms.contains(realm))
+                .flat_map(|(realm, counts)| {
                     EXPIRY_DAYS.iter().zip(counts).map(move |(days, count)| {
                         let days = days.to_string();
                         let labels = labels([("realm", realm.as_str()), ("days", days.as_str())]);
                         (labels, i64::try_from(count).unwrap_or(i64::MAX))
                     })
-                },
-            ),
+                }),
         )
     }
 
     fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        let metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let metric = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Counter)?;
         ConstCounter::new(value).encode(metric)
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: i64) -> fmt::Result {
-        let metric = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        let metric = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Gauge)?;
         ConstGauge::new(value).encode(metric)
     }
 
@@ -247,7 +321,9 @@ impl Encoder<'_> {
         help: &str,
         series: impl IntoIterator<Item = (Vec<Label>, u64)>,
     ) -> fmt::Result {
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Counter)?;
         for (labels, value) in series {
             ConstCounter::new(value).encode(member(&mut family, &labels)?)?;
         }
@@ -260,7 +336,9 @@ impl Encoder<'_> {
         help: &str,
         series: impl IntoIterator<Item = (Vec<Label>, i64)>,
     ) -> fmt::Result {
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (labels, value) in series {
             ConstGauge::new(value).encode(member(&mut family, &labels)?)?;
         }
@@ -268,7 +346,9 @@ impl Encoder<'_> {
     }
 
     fn histogram(&mut self, name: &str, help: &str, snapshot: &HistogramSnapshot) -> fmt::Result {
-        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        let mut metric = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Histogram)?;
         // the encoder adds up, the snapshot has done so already
         let mut below = 0;
         let mut buckets = Vec::with_capacity(snapshot.buckets.len() + 1);
@@ -298,7 +378,12 @@ fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> Vec<Label> {
 }
 
 fn each_qos() -> impl Iterator<Item = (&'static str, QoS)> {
-    [("0", QoS::AtMostOnce), ("1", QoS::AtLeastOnce), ("2", QoS::ExactlyOnce)].into_iter()
+    [
+        ("0", QoS::AtMostOnce),
+        ("1", QoS::AtLeastOnce),
+        ("2", QoS::ExactlyOnce),
+    ]
+    .into_iter()
 }
 
 fn to_i64(count: usize) -> i64 {

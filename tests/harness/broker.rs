@@ -59,7 +59,14 @@ impl TestBroker {
         let recorder = Arc::<Recorder>::default();
         let broker = launch(&directory, settings, &pools, &recorder).await;
         let server_ca = server_certificates(&directory).ca_pem().expect("generated");
-        let this = Self { directory, broker, recorder, pools, ca, server_ca };
+        let this = Self {
+            directory,
+            broker,
+            recorder,
+            pools,
+            ca,
+            server_ca,
+        };
         this.trust(Vec::new());
         this
     }
@@ -71,16 +78,26 @@ impl TestBroker {
     }
 
     /// Tries to start another broker beside this one.
-    pub(crate) async fn try_another(&self, settings: BrokerSettings) -> Result<Broker, BrokerError> {
+    pub(crate) async fn try_another(
+        &self,
+        settings: BrokerSettings,
+    ) -> Result<Broker, BrokerError> {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        Broker::start(settings.clone(), parts(&directory, &settings, &self.pools, &self.recorder))
-            .await
+        Broker::start(
+            settings.clone(),
+            parts(&directory, &settings, &self.pools, &self.recorder),
+        )
+        .await
     }
 
     /// The realm's CA is in the pool, and these certificates are revoked.
     pub(crate) fn trust(&self, revoked: Vec<(DeviceId, String)>) {
         let certificates_pem = vec![self.ca.certificate_pem().to_owned()];
-        let contents = PoolContents { certificates_pem, revoked, crl_pem: None };
+        let contents = PoolContents {
+            certificates_pem,
+            revoked,
+            crl_pem: None,
+        };
         self.pools.replace(&realm(), &contents).expect("a pool");
     }
 
@@ -97,9 +114,16 @@ impl TestBroker {
             .and_then(|csr| csr.pem())
             .expect("a CSR");
         let hour = Duration::from_hours(1);
-        let issued = self.ca.issue(&csr, &identity, hour, SystemClock.wall()).expect("issued");
+        let issued = self
+            .ca
+            .issue(&csr, &identity, hour, SystemClock.wall())
+            .expect("issued");
         let tls = client_tls(self.server_ca.as_bytes(), &issued.pem, &key);
-        BrokerDevice { identity, serial: issued.serial, tls }
+        BrokerDevice {
+            identity,
+            serial: issued.serial,
+            tls,
+        }
     }
 
     /// Opens TLS without a word of MQTT.
@@ -124,7 +148,9 @@ async fn launch(
 ) -> Broker {
     let parts = parts(directory, &settings, pools, recorder);
     let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-    Broker::start(BrokerSettings { listen, ..settings }, parts).await.expect("starts")
+    Broker::start(BrokerSettings { listen, ..settings }, parts)
+        .await
+        .expect("starts")
 }
 
 fn parts(
@@ -135,7 +161,9 @@ fn parts(
 ) -> BrokerParts {
     let clock = SystemClock::shared();
     let path = directory.path().join("sessions.redb");
-    let tls = server_certificates(directory).mqtt_config(pools, Arc::clone(&clock)).expect("TLS");
+    let tls = server_certificates(directory)
+        .mqtt_config(pools, Arc::clone(&clock))
+        .expect("TLS");
     BrokerParts {
         sessions: Sessions::open(&path, settings.queue, Arc::clone(&clock)).expect("sessions"),
         intake: Arc::clone(recorder) as _,
@@ -149,8 +177,13 @@ fn parts(
 }
 
 fn server_certificates(directory: &tempfile::TempDir) -> ServerCertificates {
-    ServerCertificates::open(directory.path(), Vec::new(), "localhost", SystemClock::shared())
-        .expect("a server certificate")
+    ServerCertificates::open(
+        directory.path(),
+        Vec::new(),
+        "localhost",
+        SystemClock::shared(),
+    )
+    .expect("a server certificate")
 }
 
 pub(crate) fn realm() -> RealmName {
@@ -164,7 +197,10 @@ pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    assert!(tokio::time::timeout(PATIENCE, waiting).await.is_ok(), "never: {what}");
+    assert!(
+        tokio::time::timeout(PATIENCE, waiting).await.is_ok(),
+        "never: {what}"
+    );
 }
 
 /// An engine that accepts everything and remembers it. Every device declares `t.Dev` (its own)
@@ -201,7 +237,9 @@ impl Recorder {
             recorded.is_stalled = false;
             std::mem::take(&mut recorded.owed)
         };
-        owed.into_iter().rev().for_each(|ack| ack.release(Outcome::Stored));
+        owed.into_iter()
+            .rev()
+            .for_each(|ack| ack.release(Outcome::Stored));
     }
 
     fn answer(&self, ack: Ack) {

@@ -32,6 +32,7 @@ pub(crate) fn shared() -> Option<&'static Cluster> {
 
 impl Cluster {
     /// A server for one test alone, which may stop it.
+    #[expect(clippy::print_stdout, reason = "CI looks for the line")]
     pub(crate) fn start_own() -> Option<Self> {
         let Some(binaries) = binaries() else {
             println!(

@@ -23,7 +23,10 @@ pub(super) async fn backup(
     let archive = api.backups.create(&actor).await?;
     let headers = [
         (header::CONTENT_TYPE, "application/x-tar"),
-        (header::CONTENT_DISPOSITION, "attachment; filename=\"tanit-backup.tar\""),
+        (
+            header::CONTENT_DISPOSITION,
+            "attachment; filename=\"tanit-backup.tar\"",
+        ),
     ];
     Ok((headers, Body::from_stream(archive)).into_response())
 }
@@ -34,10 +37,18 @@ pub(super) async fn restore(
     actor: Actor,
     archive: Body,
 ) -> Result<Response, ApiError> {
-    let bytes = archive.into_data_stream().map(|chunk| chunk.map_err(std::io::Error::other));
+    let bytes = archive
+        .into_data_stream()
+        .map(|chunk| chunk.map_err(std::io::Error::other));
     let staged = api.backups.stage(bytes, &actor).await?;
-    api.node.restart_with(staged).map_err(ApiError::unprocessable)?;
-    Ok(body::data(StatusCode::ACCEPTED, json!({ "restarting": true })))
+    api.node
+        .restart_with(staged)
+        .map_err(ApiError::unprocessable)?;
+    api.backups.handed_over();
+    Ok(body::data(
+        StatusCode::ACCEPTED,
+        json!({ "restarting": true }),
+    ))
 }
 
 impl From<BackupError> for ApiError {
@@ -48,9 +59,7 @@ impl From<BackupError> for ApiError {
                 Self::unprocessable(error.to_string())
             }
             BackupError::Upload(_) => Self::new(StatusCode::BAD_REQUEST, error.to_string()),
-            BackupError::File(_, ref cause)
-                if cause.kind() == std::io::ErrorKind::StorageFull =>
-            {
+            BackupError::File(_, ref cause) if cause.kind() == std::io::ErrorKind::StorageFull => {
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, error.to_string())
             }
             BackupError::Sessions(error) => error.into(),

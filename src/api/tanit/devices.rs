@@ -40,9 +40,15 @@ pub(super) fn routes() -> Router<Arc<Api>> {
         .route("/realms/{realm}/devices/{device}", get(show).delete(remove))
         .route("/realms/{realm}/devices/{device}/inhibit", post(inhibit))
         .route("/realms/{realm}/devices/{device}/allow", post(allow))
-        .route("/realms/{realm}/devices/{device}/disconnect", post(disconnect))
+        .route(
+            "/realms/{realm}/devices/{device}/disconnect",
+            post(disconnect),
+        )
         .route("/realms/{realm}/devices/{device}/revoke", post(revoke))
-        .route("/realms/{realm}/devices/{device}/registration", delete(unregister))
+        .route(
+            "/realms/{realm}/devices/{device}/registration",
+            delete(unregister),
+        )
         .route("/realms/{realm}/devices/{device}/errors", get(errors))
         .route("/realms/{realm}/devices/{device}/history", get(history))
 }
@@ -50,9 +56,9 @@ pub(super) fn routes() -> Router<Arc<Api>> {
 /// The device that a path names.
 pub(super) async fn device(api: &Api, (name, id): &(String, String)) -> Result<Identity, ApiError> {
     let row = api.realms.show(&realm(name)?).await?;
-    let id: DeviceId = id.parse().map_err(|_| {
-        ApiError::new(StatusCode::BAD_REQUEST, format!("{id} is not a device id"))
-    })?;
+    let id: DeviceId = id
+        .parse()
+        .map_err(|_| ApiError::new(StatusCode::BAD_REQUEST, format!("{id} is not a device id")))?;
     Ok(Identity::new(row.name, id))
 }
 
@@ -70,7 +76,9 @@ async fn list(
         limit: params.parsed("limit")?.unwrap_or(LISTED).min(LISTED),
     };
     let views = api.devices.list(&row.name, &filter).await?;
-    Ok(body::ok(views.iter().map(device_status::status).collect::<Vec<_>>()))
+    Ok(body::ok(
+        views.iter().map(device_status::status).collect::<Vec<_>>(),
+    ))
 }
 
 async fn register(
@@ -108,11 +116,18 @@ fn chosen(realm: &RealmName, fields: &mut Fields) -> Option<Identity> {
         }
         (None, None, None) => Some(Identity::new(realm.clone(), DeviceId::random())),
         (Some(_), _, _) => {
-            fields.refuse("device_id", "stands alone, without namespace and hardware_id");
+            fields.refuse(
+                "device_id",
+                "stands alone, without namespace and hardware_id",
+            );
             None
         }
         (None, namespace, _) => {
-            let missing = if namespace.is_some() { "hardware_id" } else { "namespace" };
+            let missing = if namespace.is_some() {
+                "hardware_id"
+            } else {
+                "namespace"
+            };
             fields.refuse(missing, "can't be blank");
             None
         }
@@ -131,13 +146,17 @@ async fn show(
 fn shown(view: &DeviceView) -> Value {
     let mut object = device_status::status(view);
     object["session"] = json!(view.session);
-    object["certificate"] = view.row.certificate_serial.as_ref().map_or(Value::Null, |serial| {
-        json!({
-            "serial": serial,
-            "aki": view.row.certificate_aki,
-            "not_after": view.row.certificate_not_after,
-        })
-    });
+    object["certificate"] = view
+        .row
+        .certificate_serial
+        .as_ref()
+        .map_or(Value::Null, |serial| {
+            json!({
+                "serial": serial,
+                "aki": view.row.certificate_aki,
+                "not_after": view.row.certificate_not_after,
+            })
+        });
     object
 }
 
@@ -146,7 +165,9 @@ async fn inhibit(
     Segments(path): Segments<(String, String)>,
     actor: Actor,
 ) -> Result<Response, ApiError> {
-    api.devices.inhibit(&device(&api, &path).await?, true, &actor).await?;
+    api.devices
+        .inhibit(&device(&api, &path).await?, true, &actor)
+        .await?;
     Ok(body::no_content())
 }
 
@@ -155,7 +176,9 @@ async fn allow(
     Segments(path): Segments<(String, String)>,
     actor: Actor,
 ) -> Result<Response, ApiError> {
-    api.devices.inhibit(&device(&api, &path).await?, false, &actor).await?;
+    api.devices
+        .inhibit(&device(&api, &path).await?, false, &actor)
+        .await?;
     Ok(body::no_content())
 }
 
@@ -164,7 +187,10 @@ async fn disconnect(
     Segments(path): Segments<(String, String)>,
     actor: Actor,
 ) -> Result<Response, ApiError> {
-    let was_connected = api.devices.disconnect(&device(&api, &path).await?, &actor).await?;
+    let was_connected = api
+        .devices
+        .disconnect(&device(&api, &path).await?, &actor)
+        .await?;
     Ok(body::ok(json!({ "disconnected": was_connected })))
 }
 
@@ -178,7 +204,10 @@ async fn revoke(
     let mut fields = Fields::optional(&body)?;
     let serial = fields.text("serial");
     fields.finish()?;
-    let serial = api.devices.revoke(&identity, serial.as_deref(), &actor).await?;
+    let serial = api
+        .devices
+        .revoke(&identity, serial.as_deref(), &actor)
+        .await?;
     Ok(body::ok(json!({ "serial": serial })))
 }
 
@@ -187,7 +216,9 @@ async fn unregister(
     Segments(path): Segments<(String, String)>,
     actor: Actor,
 ) -> Result<Response, ApiError> {
-    api.pairing.unregister(&device(&api, &path).await?, &actor).await?;
+    api.pairing
+        .unregister(&device(&api, &path).await?, &actor)
+        .await?;
     Ok(body::no_content())
 }
 
@@ -196,7 +227,9 @@ async fn remove(
     Segments(path): Segments<(String, String)>,
     actor: Actor,
 ) -> Result<Response, ApiError> {
-    api.devices.delete(&device(&api, &path).await?, &actor).await?;
+    api.devices
+        .delete(&device(&api, &path).await?, &actor)
+        .await?;
     Ok(body::no_content())
 }
 
@@ -204,14 +237,18 @@ async fn errors(
     State(api): State<Arc<Api>>,
     Segments(path): Segments<(String, String)>,
 ) -> Result<Response, ApiError> {
-    Ok(body::ok(api.devices.errors(&device(&api, &path).await?).await?))
+    Ok(body::ok(
+        api.devices.errors(&device(&api, &path).await?).await?,
+    ))
 }
 
 async fn history(
     State(api): State<Arc<Api>>,
     Segments(path): Segments<(String, String)>,
 ) -> Result<Response, ApiError> {
-    Ok(body::ok(api.devices.history(&device(&api, &path).await?).await?))
+    Ok(body::ok(
+        api.devices.history(&device(&api, &path).await?).await?,
+    ))
 }
 
 impl From<DevicesError> for ApiError {
@@ -235,6 +272,9 @@ impl From<DevicesError> for ApiError {
 impl From<SessionsFailed> for ApiError {
     fn from(error: SessionsFailed) -> Self {
         tracing::error!(%error, "a change of sessions failed");
-        Self::unavailable("The session store is not available", std::time::Duration::from_secs(5))
+        Self::unavailable(
+            "The session store is not available",
+            std::time::Duration::from_secs(5),
+        )
     }
 }

@@ -51,7 +51,10 @@ pub(super) async fn audit(
     State(api): State<Arc<Api>>,
     params: Params,
 ) -> Result<Response, ApiError> {
-    let limit = params.parsed("limit")?.unwrap_or(AUDIT_ROWS).min(AUDIT_ROWS_MAX);
+    let limit = params
+        .parsed("limit")?
+        .unwrap_or(AUDIT_ROWS)
+        .min(AUDIT_ROWS_MAX);
     Ok(body::ok(api.store.audit(limit).await?))
 }
 

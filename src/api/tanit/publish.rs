@@ -5,16 +5,20 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 
 use super::devices::device;
-use crate::api::{
-    Api,
-    body::{self, Fields, Segments},
-    error::ApiError,
+use crate::{
+    api::{
+        Api,
+        body::{self, Fields, Segments},
+        error::ApiError,
+    },
+    engine::actor::Actor,
 };
 
 /// Answers with the outcome, such as `{"outcome": "queued", "until": …}`.
 pub(super) async fn publish(
     State(api): State<Arc<Api>>,
     Segments(path): Segments<(String, String)>,
+    actor: Actor,
     mut fields: Fields,
 ) -> Result<Response, ApiError> {
     let identity = device(&api, &path).await?;
@@ -28,7 +32,9 @@ pub(super) async fn publish(
     let (Some(interface), Some(path), Some(value)) = (interface, path, value) else {
         return Err(ApiError::bad_request());
     };
-    Ok(body::ok(
-        api.writes.set(&identity, &interface, &path, &value).await?,
-    ))
+    let published = api.writes.set(&identity, &interface, &path, &value).await?;
+    // an application's values are not in the audit log, an operator's are
+    let object = format!("{identity}/{interface}{path}");
+    api.devices.note("device.publish", object, &actor).await?;
+    Ok(body::ok(published))
 }

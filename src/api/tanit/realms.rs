@@ -75,7 +75,9 @@ async fn create(
     let limit = fields.number("device_registration_limit");
     let retention = fields.number("datastream_maximum_storage_retention");
     fields.finish()?;
-    let (Some(name), Some(key)) = (name, key) else { return Err(ApiError::bad_request()) };
+    let (Some(name), Some(key)) = (name, key) else {
+        return Err(ApiError::bad_request());
+    };
     let new = NewRealm {
         name,
         key,
@@ -123,7 +125,9 @@ async fn remove(
     params: Params,
     actor: Actor,
 ) -> Result<Response, ApiError> {
-    api.realms.delete(&realm(&name)?, params.flag("force")?, &actor).await?;
+    api.realms
+        .delete(&realm(&name)?, params.flag("force")?, &actor)
+        .await?;
     Ok(body::no_content())
 }
 
@@ -147,7 +151,10 @@ async fn import_ca(
     fields.finish()?;
     let certificate = certificate.ok_or_else(ApiError::bad_request)?;
     let key = key.as_ref().map(|key| key.as_str());
-    let view = api.realms.import_ca(&realm, &certificate, key, issuing, &actor).await?;
+    let view = api
+        .realms
+        .import_ca(&realm, &certificate, key, issuing, &actor)
+        .await?;
     Ok(body::data(StatusCode::CREATED, view))
 }
 
@@ -165,7 +172,9 @@ async fn remove_ca(
     Segments((name, fingerprint)): Segments<(String, String)>,
     actor: Actor,
 ) -> Result<Response, ApiError> {
-    api.realms.remove_ca(&realm(&name)?, &fingerprint, &actor).await?;
+    api.realms
+        .remove_ca(&realm(&name)?, &fingerprint, &actor)
+        .await?;
     Ok(body::no_content())
 }
 
@@ -177,7 +186,9 @@ async fn sign_token(
 ) -> Result<Response, ApiError> {
     let realm = realm(&name)?;
     let apis = token_apis(&mut fields);
-    let expiry = fields.number("expiry_seconds").unwrap_or(TOKEN_EXPIRY_SECONDS);
+    let expiry = fields
+        .number("expiry_seconds")
+        .unwrap_or(TOKEN_EXPIRY_SECONDS);
     if expiry > TOKEN_EXPIRY_SECONDS_MAX {
         fields.refuse("expiry_seconds", "is longer than 100 years; 0 is for ever");
     }
@@ -229,9 +240,7 @@ async fn reconnects(
 fn since(api: &Api, params: &Params) -> Result<Timestamp, ApiError> {
     match params.text("since") {
         None => Ok(api.clock.wall().saturating_sub(TOP_SINCE)),
-        Some(text) => {
-            Timestamp::parse(text).ok_or_else(|| ApiError::field("since", "is invalid"))
-        }
+        Some(text) => Timestamp::parse(text).ok_or_else(|| ApiError::field("since", "is invalid")),
     }
 }
 

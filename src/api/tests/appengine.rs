@@ -2,9 +2,11 @@
 
 use std::{ops::Deref, sync::Arc};
 
+use async_trait::async_trait;
+
 use super::*;
 use crate::{
-    engine::writes::{Delivered, Downlink, Reach},
+    engine::writes::{Delivered, Downlink, Reach, Writes, WritesParts},
     interface::{InterfaceKey, Introspection},
     payload::{self, Value as Stored},
     store::{Effect, OutboxRow, Unit},
@@ -144,7 +146,7 @@ async fn furnished() -> Furnished {
         delivered: Mutex::default(),
     });
     house.api = api_over(&house, outbound.clone()).await;
-    house.router = router(house.api.clone());
+    house.router = router(&house.api);
     Furnished { house, outbound }
 }
 

@@ -5,14 +5,19 @@ use serde_json::Map;
 use super::*;
 
 const AGENT: &str = "/pairing/v1/acme/agent/devices";
+const ACME: &str = "/housekeeping/v1/realms/acme";
 
 fn signed(house: &House, claims: Value) -> String {
-    let Value::Object(claims) = claims else { panic!("claims are an object") };
+    let Value::Object(claims) = claims else {
+        panic!("claims are an object")
+    };
     tokens::sign(&house.keys.private_key_pem, &claims).unwrap()
 }
 
 async fn register_with(house: &House, token: Option<&str>) -> Answer {
-    house.post(REMOTE, AGENT, token, json!({ "hw_id": ID })).await
+    house
+        .post(REMOTE, AGENT, token, json!({ "hw_id": ID }))
+        .await
 }
 
 #[tokio::test]
@@ -32,9 +37,18 @@ async fn without_a_token_or_with_a_bad_one_the_answer_is_401() {
         ("malformed", "a.b.c".to_owned()),
         ("no token at all", "x".to_owned()),
         ("foreign key", foreign),
-        ("expired", signed(&house, json!({ "a_pa": everything, "exp": now }))),
-        ("not yet", signed(&house, json!({ "a_pa": everything, "nbf": now + 1 }))),
-        ("exp is text", signed(&house, json!({ "a_pa": everything, "exp": "tomorrow" }))),
+        (
+            "expired",
+            signed(&house, json!({ "a_pa": everything, "exp": now })),
+        ),
+        (
+            "not yet",
+            signed(&house, json!({ "a_pa": everything, "nbf": now + 1 })),
+        ),
+        (
+            "exp is text",
+            signed(&house, json!({ "a_pa": everything, "exp": "tomorrow" })),
+        ),
     ] {
         let refused = register_with(&house, Some(&token)).await;
         assert_eq!(refused.status, StatusCode::UNAUTHORIZED, "{why}");
@@ -55,8 +69,11 @@ async fn tokens_by_hmac_or_without_a_signature_never_count() {
     register_with(&house, Some(&confused)).await.is(401);
 
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let unsigned =
-        format!("{}.{}.", part(&json!({ "alg": "none" })), part(&Value::Object(claims)));
+    let unsigned = format!(
+        "{}.{}.",
+        part(&json!({ "alg": "none" })),
+        part(&Value::Object(claims))
+    );
     register_with(&house, Some(&unsigned)).await.is(401);
 }
 
@@ -64,7 +81,10 @@ async fn tokens_by_hmac_or_without_a_signature_never_count() {
 async fn a_token_counts_until_its_end_and_from_its_beginning() {
     let house = House::start().await;
     let now = house.clock_wall().as_millis() / 1000;
-    let token = signed(&house, json!({ "a_pa": [".*::.*"], "nbf": now, "exp": now + 10 }));
+    let token = signed(
+        &house,
+        json!({ "a_pa": [".*::.*"], "nbf": now, "exp": now + 10 }),
+    );
     register_with(&house, Some(&token)).await.is(201);
     house.clock.advance(Duration::from_secs(10));
     register_with(&house, Some(&token)).await.is(401);
@@ -94,7 +114,11 @@ async fn a_claim_allows_whole_methods_and_whole_paths_only() {
     ] {
         let token = signed(&house, json!({ "a_pa": entries }));
         let answer = register_with(&house, Some(&token)).await;
-        let expected = if allowed { StatusCode::CREATED } else { StatusCode::FORBIDDEN };
+        let expected = if allowed {
+            StatusCode::CREATED
+        } else {
+            StatusCode::FORBIDDEN
+        };
         assert_eq!(answer.status, expected, "{entries}");
         if !allowed {
             assert_eq!(
@@ -109,12 +133,19 @@ async fn a_claim_allows_whole_methods_and_whole_paths_only() {
 #[tokio::test]
 async fn the_claim_of_another_service_allows_nothing() {
     let house = House::start().await;
-    for api in [TokenApi::AppEngine, TokenApi::RealmManagement, TokenApi::Channels] {
+    for api in [
+        TokenApi::AppEngine,
+        TokenApi::RealmManagement,
+        TokenApi::Channels,
+    ] {
         register_with(&house, Some(&house.token(api))).await.is(403);
     }
     let housekeeping = house.token(TokenApi::Housekeeping);
     // signed by a realm's key, which is not Housekeeping's
-    house.get(REMOTE, "/housekeeping/v1/realms", Some(&housekeeping)).await.is(401);
+    house
+        .get(REMOTE, "/housekeeping/v1/realms", Some(&housekeeping))
+        .await
+        .is(401);
 }
 
 #[tokio::test]
@@ -123,7 +154,10 @@ async fn an_unknown_realm_is_forbidden() {
     let token = house.token(TokenApi::Pairing);
     for realm in ["nowhere", "ACME", "astarte"] {
         let path = format!("/pairing/v1/{realm}/agent/devices");
-        house.post(REMOTE, &path, Some(&token), json!({ "hw_id": ID })).await.is(403);
+        house
+            .post(REMOTE, &path, Some(&token), json!({ "hw_id": ID }))
+            .await
+            .is(403);
     }
 }
 
@@ -135,9 +169,19 @@ async fn housekeeping_wants_the_instance_s_token_over_tcp_and_none_on_the_socket
     let sign = |claims: &Map<String, Value>| {
         tokens::sign(&house.housekeeping.private_key_pem, claims).unwrap()
     };
-    let good = sign(&tokens::claims(&[TokenApi::Housekeeping], house.clock_wall(), None));
-    assert_eq!(house.get(REMOTE, path, Some(&good)).await.is(200).data(), json!(["acme"]));
-    house.get(REMOTE, "/tanit/v1/status", Some(&good)).await.is(200);
+    let good = sign(&tokens::claims(
+        &[TokenApi::Housekeeping],
+        house.clock_wall(),
+        None,
+    ));
+    assert_eq!(
+        house.get(REMOTE, path, Some(&good)).await.is(200).data(),
+        json!(["acme"])
+    );
+    house
+        .get(REMOTE, "/tanit/v1/status", Some(&good))
+        .await
+        .is(200);
     house.get(REMOTE, "/tanit/v1/status", None).await.is(401);
     house.get(OPERATOR, path, None).await.is(200);
     house.get(OPERATOR, "/tanit/v1/status", None).await.is(200);
@@ -168,13 +212,17 @@ async fn keys_of_every_supported_kind_verify_their_tokens() {
     let house = House::start().await;
     let p384 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap();
     let patch = json!({ "jwt_public_key_pem": p384.public_key_pem() });
-    let path = "/housekeeping/v1/realms/acme";
-    house.call(OPERATOR, Method::PATCH, path, None, Some(patch)).await.is(200);
+    house
+        .call(OPERATOR, Method::PATCH, ACME, None, Some(patch))
+        .await
+        .is(200);
     let claims = tokens::claims(&[TokenApi::Pairing], house.clock_wall(), None);
     let token = tokens::sign(&p384.serialize_pem(), &claims).unwrap();
     register_with(&house, Some(&token)).await.is(201);
     // the key before it counts no more
-    register_with(&house, Some(&house.token(TokenApi::Pairing))).await.is(401);
+    register_with(&house, Some(&house.token(TokenApi::Pairing)))
+        .await
+        .is(401);
 }
 
 #[tokio::test]
@@ -183,10 +231,14 @@ async fn rsa_keys_verify_rs_and_ps_tokens_of_every_size() {
     let house = House::start().await;
     let (private, public) = rsa_pair("2048");
     let patch = json!({ "jwt_public_key_pem": public });
-    let path = "/housekeeping/v1/realms/acme";
-    house.call(OPERATOR, Method::PATCH, path, None, Some(patch)).await.is(200);
+    house
+        .call(OPERATOR, Method::PATCH, ACME, None, Some(patch))
+        .await
+        .is(200);
     let claims = tokens::claims(&[TokenApi::Pairing], house.clock_wall(), None);
-    register_with(&house, Some(&tokens::sign(&private, &claims).unwrap())).await.is(201);
+    register_with(&house, Some(&tokens::sign(&private, &claims).unwrap()))
+        .await
+        .is(201);
     let key = jsonwebtoken::EncodingKey::from_rsa_pem(private.as_bytes()).unwrap();
     for algorithm in [RS256, RS384, RS512, PS256, PS384, PS512] {
         let header = jsonwebtoken::Header::new(algorithm);
@@ -195,12 +247,18 @@ async fn rsa_keys_verify_rs_and_ps_tokens_of_every_size() {
         assert_eq!(answer.status, StatusCode::CREATED, "{algorithm:?}");
     }
     let elliptic = jsonwebtoken::EncodingKey::from_ec_pem(house.keys.private_key_pem.as_bytes());
-    let token =
-        jsonwebtoken::encode(&jsonwebtoken::Header::new(ES256), &claims, &elliptic.unwrap());
+    let token = jsonwebtoken::encode(
+        &jsonwebtoken::Header::new(ES256),
+        &claims,
+        &elliptic.unwrap(),
+    );
     register_with(&house, Some(&token.unwrap())).await.is(401);
 
     let weak = json!({ "jwt_public_key_pem": rsa_pair("1024").1 });
-    house.call(OPERATOR, Method::PATCH, path, None, Some(weak)).await.is(422);
+    house
+        .call(OPERATOR, Method::PATCH, ACME, None, Some(weak))
+        .await
+        .is(422);
 }
 
 #[tokio::test]
@@ -212,8 +270,10 @@ async fn a_key_on_p_521_is_refused_in_words() {
     ])
     .1;
     let patch = json!({ "jwt_public_key_pem": public });
-    let path = "/housekeeping/v1/realms/acme";
-    let refused = house.call(OPERATOR, Method::PATCH, path, None, Some(patch)).await.is(422);
+    let refused = house
+        .call(OPERATOR, Method::PATCH, ACME, None, Some(patch))
+        .await
+        .is(422);
     assert!(refused.text.contains("ES512"), "{refused:?}");
 }
 
@@ -250,7 +310,13 @@ async fn any_origin_may_ask_what_it_may_do() {
         .header(header::ORIGIN, "https://dashboard.example.org")
         .header(header::ACCESS_CONTROL_REQUEST_METHOD, "DELETE")
         .header(header::ACCESS_CONTROL_REQUEST_HEADERS, "authorization");
-    let answer = house.send(REMOTE, request.body(Body::empty()).unwrap()).await.is(200);
+    let answer = house
+        .send(REMOTE, request.body(Body::empty()).unwrap())
+        .await
+        .is(200);
     assert_eq!(answer.headers[header::ACCESS_CONTROL_ALLOW_ORIGIN], "*");
-    assert_eq!(answer.headers[header::ACCESS_CONTROL_ALLOW_HEADERS], "authorization");
+    assert_eq!(
+        answer.headers[header::ACCESS_CONTROL_ALLOW_HEADERS],
+        "authorization"
+    );
 }

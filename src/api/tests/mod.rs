@@ -4,6 +4,8 @@
 mod appengine;
 mod archive;
 mod authorisation;
+mod devices;
+mod doubles;
 mod node;
 mod pairing;
 mod realm_management;
@@ -11,18 +13,13 @@ mod realms;
 mod serving;
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::BTreeSet,
     net::{IpAddr, SocketAddr},
     num::NonZeroU32,
-    path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
-use async_trait::async_trait;
 use axum::{
     Router,
     body::Body,
@@ -34,7 +31,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::{
-    Api, ApiSettings, Health, Limits, NodeControl, NodeStatus, Reloaded,
+    Api, ApiParts, ApiSettings, Limits, ServiceSettings,
     auth::{Authority, Peer},
     router,
 };
@@ -42,162 +39,21 @@ use crate::{
     clock::{ManualClock, Timestamp},
     engine::{
         Engine, EngineSettings, InhibitedDevices,
-        backup::{Backups, BackupsParts},
-        devices::{Devices, DevicesParts},
-        live::{LiveDevices, SessionView, SessionsFailed},
-        pairing::{Pairing, PairingParts, PairingSettings},
-        reads::Reads,
-        realms::{Realms, RealmsParts},
         tokens::{self, TokenApi, TokenKeyPair},
-        writes::{Delivered, Downlink, Reach, Writes, WritesParts},
     },
-    identity::{Identity, RealmName},
-    mqtt::DisconnectReason,
+    identity::Identity,
     pki::{MasterKey, Pools},
-    store::{AuditEntry, OutboxRow, Store, sqlite::SqliteStore},
+    store::{AuditEntry, Store, sqlite::SqliteStore},
 };
+use doubles::{FakeNode, Recorder};
 
 const ID: &str = "Zm9vYmFyYmF6cXV4MTIzNA";
 const OTHER: &str = "YmFyYmF6cXV4MTIzNGZvbw";
 const OPERATOR: Peer = Peer::Socket { uid: 1000 };
-const REMOTE: Peer = Peer::Tcp(SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7)), 4711));
-
-/// What would hold the devices' connections: notes what it is asked to do.
-#[derive(Debug, Default)]
-struct Recorder {
-    connected: Mutex<HashSet<Identity>>,
-    sessions: Mutex<HashSet<Identity>>,
-    did: Mutex<Vec<String>>,
-}
-
-impl Recorder {
-    fn connect(&self, identity: &Identity) {
-        self.connected.lock().unwrap().insert(identity.clone());
-        self.sessions.lock().unwrap().insert(identity.clone());
-    }
-
-    fn note(&self, what: String) {
-        self.did.lock().unwrap().push(what);
-    }
-
-    fn did(&self) -> Vec<String> {
-        std::mem::take(&mut self.did.lock().unwrap())
-    }
-}
-
-#[async_trait]
-impl LiveDevices for Recorder {
-    fn is_connected(&self, identity: &Identity) -> bool {
-        self.connected.lock().unwrap().contains(identity)
-    }
-
-    fn connected_in_realm(&self, realm: &RealmName) -> usize {
-        self.connected.lock().unwrap().iter().filter(|one| one.realm == *realm).count()
-    }
-
-    fn connected(&self) -> usize {
-        self.connected.lock().unwrap().len()
-    }
-
-    async fn disconnect(&self, identity: &Identity, reason: DisconnectReason) -> bool {
-        self.note(format!("disconnect {identity} {}", reason.as_str()));
-        self.connected.lock().unwrap().remove(identity)
-    }
-
-    async fn disconnect_realm(&self, realm: &RealmName, reason: DisconnectReason) -> usize {
-        self.note(format!("disconnect_realm {realm} {}", reason.as_str()));
-        let mut connected = self.connected.lock().unwrap();
-        let before = connected.len();
-        connected.retain(|one| one.realm != *realm);
-        before - connected.len()
-    }
-
-    async fn reverify(&self) -> usize {
-        self.note("reverify".to_owned());
-        0
-    }
-
-    async fn erase_device(&self, identity: &Identity) -> Result<(), SessionsFailed> {
-        self.note(format!("erase {identity}"));
-        self.sessions.lock().unwrap().remove(identity);
-        Ok(())
-    }
-
-    async fn erase_realm(&self, realm: &RealmName) -> Result<(), SessionsFailed> {
-        self.note(format!("erase_realm {realm}"));
-        self.sessions.lock().unwrap().retain(|one| one.realm != *realm);
-        Ok(())
-    }
-
-    async fn session(&self, identity: &Identity) -> Option<SessionView> {
-        let held = self.sessions.lock().unwrap().contains(identity);
-        held.then(|| SessionView { connected: self.is_connected(identity), ..Default::default() })
-    }
-
-    async fn backup_sessions(&self, file: &Path) -> Result<(), SessionsFailed> {
-        std::fs::write(file, b"redb and so on").map_err(|e| SessionsFailed(e.to_string()))
-    }
-}
-
-#[async_trait]
-impl Downlink for Recorder {
-    async fn reach(&self, message: &OutboxRow) -> Reach {
-        match self.sessions.lock().unwrap().contains(&message.identity) {
-            true => Reach::Subscribed,
-            false => Reach::NoSession,
-        }
-    }
-
-    async fn deliver(&self, message: &OutboxRow) -> Delivered {
-        self.note(format!("deliver {}{}", message.identity, message.topic));
-        if self.is_connected(&message.identity) {
-            Delivered::Delivering
-        } else {
-            Delivered::Queued { until: message.expires_at }
-        }
-    }
-}
-
-/// The node around the API.
-#[derive(Debug)]
-struct FakeNode {
-    data_dir: PathBuf,
-    ready: AtomicBool,
-    restarted_with: Mutex<Option<PathBuf>>,
-}
-
-#[async_trait]
-impl NodeControl for FakeNode {
-    async fn reload(&self) -> Reloaded {
-        Reloaded { reloaded: vec!["server certificate".to_owned()], errors: Vec::new() }
-    }
-
-    fn restart_with(&self, staged: PathBuf) -> Result<(), String> {
-        *self.restarted_with.lock().unwrap() = Some(staged);
-        Ok(())
-    }
-
-    fn status(&self) -> NodeStatus {
-        NodeStatus {
-            mqtt: Some("127.0.0.1:8883".parse().unwrap()),
-            http: None,
-            insecure_dev_mqtt: None,
-            data_dir: self.data_dir.clone(),
-            database: "sqlite".to_owned(),
-            uptime_seconds: 7,
-        }
-    }
-
-    fn health(&self) -> Health {
-        let ready = self.ready.load(Ordering::Relaxed);
-        let reasons = if ready { Vec::new() } else { vec!["starting".to_owned()] };
-        Health { ready, reasons }
-    }
-
-    fn config(&self) -> Value {
-        json!({ "http": { "tls": false } })
-    }
-}
+const REMOTE: Peer = Peer::Tcp(SocketAddr::new(
+    IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7)),
+    4711,
+));
 
 /// An answer, read whole.
 #[derive(Debug)]
@@ -217,7 +73,10 @@ impl Answer {
     }
 
     fn detail(&self) -> String {
-        self.json()["errors"]["detail"].as_str().unwrap_or_default().to_owned()
+        self.json()["errors"]["detail"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     }
 
     #[track_caller]
@@ -251,95 +110,42 @@ impl House {
         let store: Arc<dyn Store> =
             Arc::new(SqliteStore::open(&data_dir.join("tanit.db")).await.unwrap());
         let tracker = TaskTracker::new();
-        let engine =
-            Engine::start(store.clone(), EngineSettings::default(), clock.clone(), &tracker)
-                .await
-                .unwrap();
-        let recorder = Arc::new(Recorder::default());
-        let live: Arc<dyn LiveDevices> = recorder.clone();
-        let pools = Pools::new();
-        let master_key = Arc::new(MasterKey::ephemeral().unwrap());
-        let realms = Arc::new(Realms::new(RealmsParts {
-            store: store.clone(),
-            engine: engine.clone(),
-            live: live.clone(),
-            pools: pools.clone(),
-            master_key: master_key.clone(),
-            clock: clock.clone(),
-            crls: data_dir.join("crl"),
-        }));
-        let pairing = PairingParts {
-            store: store.clone(),
-            realms: realms.clone(),
-            engine: engine.clone(),
-            live: live.clone(),
-            pools,
-            master_key: master_key.clone(),
-            clock: clock.clone(),
-        };
-        let pairing = Pairing::new(
-            pairing,
-            PairingSettings {
-                broker_url: "mqtts://broker.example.org:8883/".to_owned(),
-                certificate_lifetime: Duration::from_secs(90 * 86_400),
-                enforce_latest_certificate,
-                failed_secrets_per_minute: NonZeroU32::new(10).unwrap(),
-            },
-        );
-        let devices = DevicesParts {
-            store: store.clone(),
-            realms: realms.clone(),
-            engine: engine.clone(),
-            live: live.clone(),
-            clock: clock.clone(),
-        };
-        let interfaces = engine.interfaces().clone();
-        let writes = WritesParts {
-            store: store.clone(),
-            engine,
-            downlink: recorder.clone(),
-            clock: clock.clone(),
-            tracker: tracker.clone(),
-        };
-        let backups = Backups::new(BackupsParts {
-            store: store.clone(),
-            live: live.clone(),
-            master_key,
-            clock: clock.clone(),
-            data_dir: data_dir.clone(),
-            tracker: tracker.clone(),
-            archive_bytes_max: 64 * 1024 * 1024,
-        });
-        let housekeeping = TokenKeyPair::generate().unwrap();
-        let authority =
-            Authority::new(store.clone(), clock.clone(), Some(&housekeeping.public_key_pem));
-        let node = Arc::new(FakeNode {
-            data_dir,
-            ready: AtomicBool::new(true),
-            restarted_with: Mutex::default(),
-        });
-        let api = Arc::new(Api {
-            authority: Arc::new(authority.unwrap()),
-            realms,
-            devices: Arc::new(Devices::new(devices, InhibitedDevices::Refuse)),
-            pairing: Arc::new(pairing),
-            reads: Arc::new(Reads::new(store.clone(), interfaces.clone())),
-            interfaces,
-            writes: Writes::new(writes),
-            backups: Arc::new(backups),
+        let engine = EngineSettings::default();
+        let engine = Engine::start(store.clone(), engine, clock.clone(), &tracker)
+            .await
+            .unwrap();
+        let live = Arc::new(Recorder::default());
+        let node = Arc::new(FakeNode::new(&data_dir));
+        let parts = ApiParts {
             store,
-            live,
+            engine,
+            live: live.clone(),
+            downlink: live.clone(),
+            pools: Pools::new(),
+            master_key: Arc::new(MasterKey::ephemeral().unwrap()),
             node: node.clone(),
             metrics: Arc::new(|| "tanit_connections 0\n".to_owned()),
             clock: clock.clone(),
             tracker,
-            settings,
-        });
+            data_dir,
+        };
+        let housekeeping = TokenKeyPair::generate().unwrap();
+        let settings = ServiceSettings {
+            api: settings,
+            housekeeping_public_key: Some(housekeeping.public_key_pem.clone()),
+            broker_url: "mqtts://broker.example.org:8883/".to_owned(),
+            certificate_lifetime: Duration::from_hours(90 * 24),
+            enforce_latest_certificate,
+            failed_secrets_per_minute: NonZeroU32::new(10).unwrap(),
+            inhibited_devices: InhibitedDevices::Refuse,
+            archive_bytes_max: 64 * 1024 * 1024,
+        };
+        let api = Api::assemble(&parts, &settings).unwrap();
         let house = Self {
             dir,
-            router: router(api.clone()),
+            router: router(&api),
             api,
-            live: recorder,
+            live,
             node,
             clock,
             keys: TokenKeyPair::generate().unwrap(),
@@ -350,9 +156,10 @@ impl House {
     }
 
     async fn create_realm(&self, name: &str) {
-        let realm =
-            json!({ "realm_name": name, "jwt_public_key_pem": self.keys.public_key_pem });
-        self.post(OPERATOR, "/housekeeping/v1/realms", None, realm).await.is(201);
+        let realm = json!({ "realm_name": name, "jwt_public_key_pem": self.keys.public_key_pem });
+        self.post(OPERATOR, "/housekeeping/v1/realms", None, realm)
+            .await
+            .is(201);
     }
 
     async fn send(&self, peer: Peer, request: Request<Body>) -> Answer {
@@ -391,7 +198,8 @@ impl House {
     }
 
     async fn post(&self, peer: Peer, path: &str, bearer: Option<&str>, body: Value) -> Answer {
-        self.call(peer, Method::POST, path, bearer, Some(body)).await
+        self.call(peer, Method::POST, path, bearer, Some(body))
+            .await
     }
 
     async fn delete(&self, peer: Peer, path: &str, bearer: Option<&str>) -> Answer {
@@ -413,16 +221,27 @@ impl House {
     async fn register(&self, id: &str) -> String {
         let token = self.token(TokenApi::Pairing);
         let answer = self
-            .post(REMOTE, "/pairing/v1/acme/agent/devices", Some(&token), json!({ "hw_id": id }))
+            .post(
+                REMOTE,
+                "/pairing/v1/acme/agent/devices",
+                Some(&token),
+                json!({ "hw_id": id }),
+            )
             .await
             .is(201);
-        answer.data()["credentials_secret"].as_str().unwrap().to_owned()
+        answer.data()["credentials_secret"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     }
 
     /// A certificate for a device of `acme`.
     async fn certificate(&self, id: &str, secret: &str) -> String {
         let path = format!("/pairing/v1/acme/devices/{id}/protocols/astarte_mqtt_v1/credentials");
-        let answer = self.post(REMOTE, &path, Some(secret), json!({ "csr": csr() })).await.is(201);
+        let answer = self
+            .post(REMOTE, &path, Some(secret), json!({ "csr": csr() }))
+            .await
+            .is(201);
         answer.data()["client_crt"].as_str().unwrap().to_owned()
     }
 
@@ -432,7 +251,11 @@ impl House {
 
     /// What is in the audit log, without its times.
     async fn audited(&self) -> BTreeSet<(String, String, String)> {
-        self.audit().await.into_iter().map(|row| (row.actor, row.action, row.object)).collect()
+        self.audit()
+            .await
+            .into_iter()
+            .map(|row| (row.actor, row.action, row.object))
+            .collect()
     }
 }
 
@@ -448,5 +271,11 @@ fn csr() -> String {
 }
 
 fn limits(requests: usize) -> ApiSettings {
-    ApiSettings { limits: Limits { requests, ..Limits::default() }, ..ApiSettings::default() }
+    ApiSettings {
+        limits: Limits {
+            requests,
+            ..Limits::default()
+        },
+        ..ApiSettings::default()
+    }
 }

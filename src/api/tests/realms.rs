@@ -1,4 +1,4 @@
-//! Housekeeping, and what we add to it; devices as an operator manages them.
+//! Housekeeping, and what we add to it: keys, CAs, CRLs.
 
 use super::*;
 
@@ -30,11 +30,17 @@ async fn a_realm_is_made_shown_changed_and_removed() {
     assert_eq!(again.detail(), "Realm already exists");
 
     let globex = format!("{path}/globex");
-    let patch = json!({ "device_registration_limit": null });
-    let changed = house.call(OPERATOR, Method::PATCH, &globex, None, Some(patch)).await.is(200);
+    let unlimited = json!({ "device_registration_limit": null });
+    let changed = house
+        .call(OPERATOR, Method::PATCH, &globex, None, Some(unlimited))
+        .await
+        .is(200);
     assert_eq!(changed.data()["device_registration_limit"], Value::Null);
     house.delete(OPERATOR, &globex, None).await.is(204);
-    assert_eq!(house.get(OPERATOR, &globex, None).await.is(404).detail(), "realm not found");
+    assert_eq!(
+        house.get(OPERATOR, &globex, None).await.is(404).detail(),
+        "realm not found"
+    );
 }
 
 #[tokio::test]
@@ -43,24 +49,48 @@ async fn realms_of_bad_names_or_keys_are_refused_by_field() {
     let key = house.keys.public_key_pem.clone();
     for (body, field) in [
         (json!({ "jwt_public_key_pem": key }), "realm_name"),
-        (json!({ "realm_name": "Bad", "jwt_public_key_pem": key }), "realm_name"),
-        (json!({ "realm_name": "astarte", "jwt_public_key_pem": key }), "realm_name"),
+        (
+            json!({ "realm_name": "Bad", "jwt_public_key_pem": key }),
+            "realm_name",
+        ),
+        (
+            json!({ "realm_name": "astarte", "jwt_public_key_pem": key }),
+            "realm_name",
+        ),
         (json!({ "realm_name": "fine" }), "jwt_public_key_pem"),
-        (json!({ "realm_name": "fine", "jwt_public_key_pem": "rubbish" }), "jwt_public_key_pem"),
+        (
+            json!({ "realm_name": "fine", "jwt_public_key_pem": "rubbish" }),
+            "jwt_public_key_pem",
+        ),
         (
             json!({ "realm_name": "fine", "jwt_public_key_pem": key,
                     "device_registration_limit": -1 }),
             "device_registration_limit",
         ),
     ] {
-        let refused =
-            house.post(OPERATOR, "/housekeeping/v1/realms", None, body).await.is(422);
-        assert!(refused.json()["errors"][field].is_array(), "{field}: {refused:?}");
+        let refused = house
+            .post(OPERATOR, "/housekeeping/v1/realms", None, body)
+            .await
+            .is(422);
+        assert!(
+            refused.json()["errors"][field].is_array(),
+            "{field}: {refused:?}"
+        );
     }
-    let request = Request::post("/housekeeping/v1/realms").body(Body::from("{")).unwrap();
-    assert_eq!(house.send(OPERATOR, request).await.is(400).detail(), "Bad request");
-    let request = Request::post("/housekeeping/v1/realms").body(Body::from("{}")).unwrap();
-    assert_eq!(house.send(OPERATOR, request).await.is(400).detail(), "Bad request");
+    let request = Request::post("/housekeeping/v1/realms")
+        .body(Body::from("{"))
+        .unwrap();
+    assert_eq!(
+        house.send(OPERATOR, request).await.is(400).detail(),
+        "Bad request"
+    );
+    let request = Request::post("/housekeeping/v1/realms")
+        .body(Body::from("{}"))
+        .unwrap();
+    assert_eq!(
+        house.send(OPERATOR, request).await.is(400).detail(),
+        "Bad request"
+    );
 }
 
 #[tokio::test]
@@ -71,9 +101,15 @@ async fn a_realm_with_connected_devices_is_removed_only_by_force() {
     let path = format!("{OURS}/acme");
     house.delete(OPERATOR, &path, None).await.is(422);
     house.live.did();
-    house.delete(OPERATOR, &format!("{path}?force=true"), None).await.is(204);
+    house
+        .delete(OPERATOR, &format!("{path}?force=true"), None)
+        .await
+        .is(204);
     let did = house.live.did();
-    assert_eq!(did[..2], ["disconnect_realm acme deleted", "erase_realm acme"]);
+    assert_eq!(
+        did[..2],
+        ["disconnect_realm acme deleted", "erase_realm acme"]
+    );
     house.get(OPERATOR, &path, None).await.is(404);
     assert!(house.live.sessions.lock().unwrap().is_empty());
     house.delete(OPERATOR, &path, None).await.is(404);
@@ -84,34 +120,69 @@ async fn housekeeping_over_tcp_removes_realms_only_where_that_is_set() {
     let house = House::start().await;
     let claims = tokens::claims(&[TokenApi::Housekeeping], house.clock_wall(), None);
     let token = tokens::sign(&house.housekeeping.private_key_pem, &claims).unwrap();
-    house.delete(REMOTE, "/housekeeping/v1/realms/acme", Some(&token)).await.is(405);
-    house.delete(REMOTE, "/tanit/v1/realms/acme", Some(&token)).await.is(204);
+    house
+        .delete(REMOTE, "/housekeeping/v1/realms/acme", Some(&token))
+        .await
+        .is(405);
+    house
+        .delete(REMOTE, "/tanit/v1/realms/acme", Some(&token))
+        .await
+        .is(204);
 }
 
 #[tokio::test]
 async fn a_made_key_is_kept_for_signing_or_handed_out_once() {
     let house = House::start().await;
-    let kept = house.post(OPERATOR, OURS, None, json!({ "realm_name": "kept" })).await.is(201);
+    let kept = house
+        .post(OPERATOR, OURS, None, json!({ "realm_name": "kept" }))
+        .await
+        .is(201);
     assert_eq!(kept.data()["private_key_kept"], true);
     assert!(kept.data().get("jwt_private_key_pem").is_none());
     let body = json!({ "apis": ["pairing", "appengine"], "expiry_seconds": 60 });
     let path = format!("{OURS}/kept/tokens");
-    let token = house.post(OPERATOR, &path, None, body.clone()).await.is(201);
+    let token = house
+        .post(OPERATOR, &path, None, body.clone())
+        .await
+        .is(201);
     let token = token.data()["token"].as_str().unwrap().to_owned();
     let agent = "/pairing/v1/kept/agent/devices";
-    house.post(REMOTE, agent, Some(&token), json!({ "hw_id": ID })).await.is(201);
-    house.clock.advance(Duration::from_secs(60));
-    house.post(REMOTE, agent, Some(&token), json!({ "hw_id": ID })).await.is(401);
+    house
+        .post(REMOTE, agent, Some(&token), json!({ "hw_id": ID }))
+        .await
+        .is(201);
+    house.clock.advance(Duration::from_mins(1));
+    house
+        .post(REMOTE, agent, Some(&token), json!({ "hw_id": ID }))
+        .await
+        .is(401);
 
     let given = json!({ "realm_name": "given", "private_key": "return" });
     let given = house.post(OPERATOR, OURS, None, given).await.is(201);
-    let pem = given.data()["jwt_private_key_pem"].as_str().unwrap().to_owned();
+    let pem = given.data()["jwt_private_key_pem"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     assert!(pem.contains("PRIVATE KEY"));
-    let shown = house.get(OPERATOR, &format!("{OURS}/given"), None).await.is(200);
+    let shown = house
+        .get(OPERATOR, &format!("{OURS}/given"), None)
+        .await
+        .is(200);
     assert!(!shown.text.contains("PRIVATE KEY"));
-    house.post(OPERATOR, &format!("{OURS}/given/tokens"), None, body).await.is(422);
-    for apis in [json!([]), json!(["bakery"]), json!(["housekeeping"]), Value::Null] {
-        house.post(OPERATOR, &path, None, json!({ "apis": apis })).await.is(422);
+    house
+        .post(OPERATOR, &format!("{OURS}/given/tokens"), None, body)
+        .await
+        .is(422);
+    for apis in [
+        json!([]),
+        json!(["bakery"]),
+        json!(["housekeeping"]),
+        Value::Null,
+    ] {
+        house
+            .post(OPERATOR, &path, None, json!({ "apis": apis }))
+            .await
+            .is(422);
     }
 }
 
@@ -120,29 +191,47 @@ async fn a_rotated_ca_leaves_the_old_one_in_the_pool_until_it_is_removed() {
     let house = House::start().await;
     let secret = house.register(ID).await;
     let old_certificate = house.certificate(ID, &secret).await;
-    let verify = format!("/pairing/v1/acme/devices/{ID}/protocols/astarte_mqtt_v1/credentials/verify");
+    let verify =
+        format!("/pairing/v1/acme/devices/{ID}/protocols/astarte_mqtt_v1/credentials/verify");
     let valid = async |certificate: &str| {
         let body = json!({ "client_crt": certificate });
-        house.post(REMOTE, &verify, Some(&secret), body).await.is(200).data()["valid"] == true
+        house
+            .post(REMOTE, &verify, Some(&secret), body)
+            .await
+            .is(200)
+            .data()["valid"]
+            == true
     };
     let cas = format!("{OURS}/acme/cas");
     let old = house.get(OPERATOR, &cas, None).await.is(200).data()[0].clone();
     assert_eq!(old["issuing"], true);
     let old = old["fingerprint"].as_str().unwrap().to_owned();
-    let issuing = house.delete(OPERATOR, &format!("{cas}/{old}"), None).await.is(422);
+    let issuing = house
+        .delete(OPERATOR, &format!("{cas}/{old}"), None)
+        .await
+        .is(422);
     assert!(issuing.detail().contains("rotate"), "{issuing:?}");
 
-    house.call(OPERATOR, Method::POST, &format!("{cas}/rotate"), None, None).await.is(201);
+    house
+        .call(OPERATOR, Method::POST, &format!("{cas}/rotate"), None, None)
+        .await
+        .is(201);
     let new_certificate = house.certificate(ID, &secret).await;
     assert!(valid(&old_certificate).await);
     assert!(valid(&new_certificate).await);
 
     house.live.did();
-    house.delete(OPERATOR, &format!("{cas}/{old}"), None).await.is(204);
+    house
+        .delete(OPERATOR, &format!("{cas}/{old}"), None)
+        .await
+        .is(204);
     assert_eq!(house.live.did(), ["reverify"]);
     assert!(!valid(&old_certificate).await);
     assert!(valid(&new_certificate).await);
-    house.delete(OPERATOR, &format!("{cas}/{old}"), None).await.is(404);
+    house
+        .delete(OPERATOR, &format!("{cas}/{old}"), None)
+        .await
+        .is(404);
 }
 
 #[tokio::test]
@@ -151,21 +240,48 @@ async fn an_operator_s_own_ca_is_imported_and_a_bad_one_is_not() {
     let (certificate, key) = own_ca();
     let cas = format!("{OURS}/acme/cas");
     let verifying = json!({ "certificate_pem": certificate });
-    house.post(OPERATOR, &cas, None, json!({ "certificate_pem": certificate, "issuing": true })).await.is(422);
-    house.post(OPERATOR, &cas, None, json!({ "certificate_pem": "rubbish" })).await.is(422);
-    let added = house.post(OPERATOR, &cas, None, verifying.clone()).await.is(201);
+    house
+        .post(
+            OPERATOR,
+            &cas,
+            None,
+            json!({ "certificate_pem": certificate, "issuing": true }),
+        )
+        .await
+        .is(422);
+    house
+        .post(
+            OPERATOR,
+            &cas,
+            None,
+            json!({ "certificate_pem": "rubbish" }),
+        )
+        .await
+        .is(422);
+    let added = house
+        .post(OPERATOR, &cas, None, verifying.clone())
+        .await
+        .is(201);
     assert_eq!(added.data()["issuing"], false);
     house.post(OPERATOR, &cas, None, verifying).await.is(409);
 
     let (certificate, key_pem) = (own_ca().0, key);
     // a key of another CA
-    let body = json!({ "certificate_pem": certificate, "private_key_pem": key_pem, "issuing": true });
+    let body =
+        json!({ "certificate_pem": certificate, "private_key_pem": key_pem, "issuing": true });
     house.post(OPERATOR, &cas, None, body).await.is(422);
     let (certificate, key) = own_ca();
     let body = json!({ "certificate_pem": certificate, "private_key_pem": key, "issuing": true });
     house.post(OPERATOR, &cas, None, body).await.is(201);
-    let issuing: Vec<bool> = house.get(OPERATOR, &cas, None).await.data().as_array().unwrap()
-        .iter().map(|ca| ca["issuing"].as_bool().unwrap()).collect();
+    let issuing: Vec<bool> = house
+        .get(OPERATOR, &cas, None)
+        .await
+        .data()
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|ca| ca["issuing"].as_bool().unwrap())
+        .collect();
     assert_eq!(issuing.iter().filter(|issuing| **issuing).count(), 1);
     let secret = house.register(ID).await;
     house.certificate(ID, &secret).await;
@@ -185,114 +301,37 @@ fn own_ca() -> (String, String) {
 }
 
 #[tokio::test]
-async fn devices_are_registered_by_id_by_name_or_at_random() {
-    let house = House::start().await;
-    let path = format!("{OURS}/acme/devices");
-    let given = house.post(OPERATOR, &path, None, json!({ "device_id": ID })).await.is(201);
-    assert_eq!(given.data()["device_id"], ID);
-    let name = json!({ "namespace": "6ba7b810-9dad-11d1-80b4-00c04fd430c8", "hardware_id": "example.org" });
-    let derived = house.post(OPERATOR, &path, None, name).await.is(201);
-    assert_eq!(derived.data()["device_id"], "qtA2gYtjUwSJ4Iyo9JRhtQ");
-    let random = house.post(OPERATOR, &path, None, json!({})).await.is(201);
-    assert_eq!(random.data()["device_id"].as_str().unwrap().len(), 22);
-    for body in [
-        json!({ "namespace": "x", "hardware_id": "y" }),
-        json!({ "hardware_id": "y" }),
-        json!({ "namespace": "6ba7b810-9dad-11d1-80b4-00c04fd430c8" }),
-        json!({ "device_id": "x" }),
-        json!({ "device_id": ID, "hardware_id": "y" }),
-    ] {
-        house.post(OPERATOR, &path, None, body).await.is(422);
-    }
-    house.post(OPERATOR, "/tanit/v1/realms/nowhere/devices", None, json!({})).await.is(404);
-}
-
-#[tokio::test]
-async fn devices_are_listed_by_what_they_are() {
-    let house = House::start().await;
-    house.register(ID).await;
-    house.register(OTHER).await;
-    let path = format!("{OURS}/acme/devices");
-    house.call(OPERATOR, Method::POST, &format!("{path}/{ID}/inhibit"), None, None).await.is(204);
-    let listed = async |query: &str| {
-        let data = house.get(OPERATOR, &format!("{path}{query}"), None).await.is(200).data();
-        let ids = data.as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned());
-        ids.collect::<Vec<_>>()
-    };
-    assert_eq!(listed("").await, [OTHER, ID]);
-    assert_eq!(listed("?limit=1").await, [OTHER]);
-    assert_eq!(listed(&format!("?after={OTHER}")).await, [ID]);
-    assert_eq!(listed("?inhibited=true").await, [ID]);
-    assert_eq!(listed("?connected=true").await, Vec::<String>::new());
-    assert_eq!(listed("?interface=a.B").await, Vec::<String>::new());
-    house.get(OPERATOR, &format!("{path}?limit=many"), None).await.is(422);
-}
-
-#[tokio::test]
-async fn fc_068_taking_rights_away_cuts_the_connection_and_is_on_record() {
-    let house = House::start().await;
-    let secret = house.register(ID).await;
-    house.certificate(ID, &secret).await;
-    let path = format!("{OURS}/acme/devices/{ID}");
-    house.live.connect(&identity(ID));
-    house.live.did();
-
-    house.call(OPERATOR, Method::POST, &format!("{path}/inhibit"), None, None).await.is(204);
-    assert_eq!(house.live.did(), [format!("disconnect acme/{ID} inhibited")]);
-    let revoked = house.call(OPERATOR, Method::POST, &format!("{path}/revoke"), None, None).await.is(200);
-    let serial = revoked.data()["serial"].as_str().unwrap().to_owned();
-    assert_eq!(house.live.did(), ["reverify"]);
-    house.post(OPERATOR, &format!("{path}/revoke"), None, json!({ "serial": "AB:CD" })).await.is(200);
-    house.post(OPERATOR, &format!("{path}/revoke"), None, json!({ "serial": "x" })).await.is(422);
-    house.live.did();
-
-    let kicked = house.call(OPERATOR, Method::POST, &format!("{path}/disconnect"), None, None).await.is(200);
-    assert_eq!(kicked.data()["disconnected"], false);
-    house.delete(OPERATOR, &path, None).await.is(204);
-    let did = house.live.did();
-    assert_eq!(did[1..], [format!("disconnect acme/{ID} deleted"), format!("erase acme/{ID}")]);
-    house.get(OPERATOR, &path, None).await.is(404);
-    house.delete(OPERATOR, &path, None).await.is(404);
-    let fresh = house.register(ID).await;
-    assert_ne!(fresh, secret);
-
-    let audited = house.audited().await;
-    let device = format!("acme/{ID}");
-    for (action, object) in [
-        ("device.inhibit", device.clone()),
-        ("device.revoke", format!("{device}/{serial}")),
-        ("device.revoke", format!("{device}/abcd")),
-        ("device.disconnect", device.clone()),
-        ("device.delete", device.clone()),
-    ] {
-        let row = ("socket:1000".to_owned(), action.to_owned(), object);
-        assert!(audited.contains(&row), "{row:?} is missing in {audited:?}");
-    }
-    let by_token = ("token:acme@192.0.2.7".to_owned(), "device.register".to_owned(), device.clone());
-    assert!(audited.contains(&by_token), "{audited:?}");
-    let by_device = (format!("device:{device}@192.0.2.7"), "certificate.issue".to_owned(), device);
-    assert!(audited.contains(&by_device), "{audited:?}");
-}
-
-#[tokio::test]
 async fn a_crl_file_revokes_after_a_reload_and_a_broken_one_changes_nothing() {
     let house = House::start().await;
     let (ca, key) = own_ca();
     let body = json!({ "certificate_pem": ca, "private_key_pem": key, "issuing": true });
-    house.post(OPERATOR, &format!("{OURS}/acme/cas"), None, body).await.is(201);
+    house
+        .post(OPERATOR, &format!("{OURS}/acme/cas"), None, body)
+        .await
+        .is(201);
     let secret = house.register(ID).await;
     let certificate = house.certificate(ID, &secret).await;
-    let verify = format!("/pairing/v1/acme/devices/{ID}/protocols/astarte_mqtt_v1/credentials/verify");
+    let verify =
+        format!("/pairing/v1/acme/devices/{ID}/protocols/astarte_mqtt_v1/credentials/verify");
     let valid = async || {
         let body = json!({ "client_crt": certificate });
-        house.post(REMOTE, &verify, Some(&secret), body).await.is(200).data()["valid"] == true
+        house
+            .post(REMOTE, &verify, Some(&secret), body)
+            .await
+            .is(200)
+            .data()["valid"]
+            == true
     };
     let crls = house.dir.path().join("crl");
     std::fs::create_dir(&crls).unwrap();
     std::fs::write(crls.join("acme.pem"), "rubbish").unwrap();
     let refused = house.api.realms.load().await.unwrap();
     assert_eq!(refused.len(), 1);
-    assert!(refused[0].1.to_string().contains("refused"), "{}", refused[0].1);
+    assert!(
+        refused[0].1.to_string().contains("refused"),
+        "{}",
+        refused[0].1
+    );
     assert!(valid().await);
     std::fs::write(crls.join("acme.pem"), crl(&ca, &key, &certificate)).unwrap();
     assert!(house.api.realms.load().await.unwrap().is_empty());
@@ -330,59 +369,4 @@ fn crl(ca: &str, key: &str, certificate: &str) -> String {
         key_identifier_method: KeyIdMethod::Sha256,
     };
     params.signed_by(&issuer).unwrap().pem().unwrap()
-}
-
-#[tokio::test]
-async fn an_interrupted_deletion_is_finished_at_the_next_start() {
-    use crate::store::Change;
-    let house = House::start().await;
-    house.register(ID).await;
-    house.register(OTHER).await;
-    let audit = crate::engine::actor::Actor::tanit().did(house.clock_wall(), "test", "acme");
-    house.api.store.apply(Change::BeginDeviceDeletion(identity(ID)), audit).await.unwrap();
-    assert_eq!(house.api.devices.resume_deletions().await.unwrap(), 1);
-    assert_eq!(house.api.devices.resume_deletions().await.unwrap(), 0);
-    house.get(OPERATOR, &format!("{OURS}/acme/devices/{ID}"), None).await.is(404);
-    house.get(OPERATOR, &format!("{OURS}/acme/devices/{OTHER}"), None).await.is(200);
-}
-
-#[tokio::test]
-async fn fc_128_errors_and_reconnects_are_there_after_the_fact() {
-    use crate::store::{DeviceErrorRow, Effect, Unit};
-    let house = House::start().await;
-    house.register(ID).await;
-    let at = house.clock_wall();
-    let error = |name: &str| {
-        Effect::RecordError(DeviceErrorRow {
-            at,
-            error_name: name.to_owned(),
-            interface: Some("t.Dev".to_owned()),
-            path: Some("/int".to_owned()),
-            base64_payload: Some("AAAA".to_owned()),
-            detail: None,
-        })
-    };
-    let mut effects = vec![Effect::Connected { at, ip: None }];
-    effects.extend(["unexpected_value_type", "mapping_not_found", "unexpected_value_type"].map(error));
-    effects.push(Effect::Disconnected { at, reason: "clean_kick".to_owned() });
-    let unit = Unit { identity: identity(ID), receipt: None, effects, counted: None };
-    house.api.store.commit(vec![unit]).await.unwrap();
-
-    let path = format!("{OURS}/acme/devices/{ID}");
-    let errors = house.get(OPERATOR, &format!("{path}/errors"), None).await.is(200).data();
-    assert_eq!(errors.as_array().unwrap().len(), 3);
-    assert_eq!(errors[0]["interface"], "t.Dev");
-    assert_eq!(errors[0]["base64_payload"], "AAAA");
-    let history = house.get(OPERATOR, &format!("{path}/history"), None).await.is(200).data();
-    assert_eq!(history[0]["reason"], "clean_kick");
-    let top = house.get(OPERATOR, &format!("{OURS}/acme/errors"), None).await.is(200).data();
-    assert_eq!(
-        top[0],
-        json!({ "device_id": ID, "error_name": "unexpected_value_type", "count": 2 })
-    );
-    let top = house.get(OPERATOR, &format!("{OURS}/acme/reconnects"), None).await.is(200).data();
-    assert_eq!(top, json!([{ "device_id": ID, "count": 1 }]));
-    house.get(OPERATOR, &format!("{OURS}/acme/errors?since=yesterday"), None).await.is(422);
-    house.get(OPERATOR, &format!("{OURS}/acme/devices/{OTHER}/errors"), None).await.is(404);
-    house.get(OPERATOR, &format!("{OURS}/acme/devices/x/errors"), None).await.is(400);
 }

@@ -130,7 +130,10 @@ mod tests {
         let wish = Downsample { to: 20, key: None };
         let thinned = thin_out(samples(&values), &wish, Aggregation::Individual);
         assert_eq!(thinned.len(), 20);
-        let kept: Vec<i64> = thinned.iter().map(|it| it.value_at.as_millis() / 1000).collect();
+        let kept: Vec<i64> = thinned
+            .iter()
+            .map(|it| it.value_at.as_millis() / 1000)
+            .collect();
         let at = |second: i64| kept.contains(&second);
         assert!(at(0) && at(437) && at(801) && at(999));
         assert!(thinned.is_sorted_by_key(|sample| sample.value_at));

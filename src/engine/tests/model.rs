@@ -148,8 +148,13 @@ async fn play(script: Vec<(u8, What, bool)>, faults: Vec<u8>, cached_devices: us
     }
     bench.engine.drain().await;
 
+    check(&bench, &models);
+}
+
+/// Holds what was answered and stored against the model.
+fn check(bench: &Bench, models: &BTreeMap<u8, Model>) {
     let acks = bench.acks.now();
-    for (number, model) in &models {
+    for (number, model) in models {
         let own: BTreeMap<u32, Fate> = model.fates.iter().copied().collect();
         let seen: Vec<(u32, Fate)> = acks
             .iter()

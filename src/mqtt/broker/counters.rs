@@ -8,7 +8,10 @@ use std::{
     },
 };
 
-use crate::{identity::RealmName, mqtt::{Denial, DisconnectReason, packet::QoS}};
+use crate::{
+    identity::RealmName,
+    mqtt::{Denial, DisconnectReason, packet::QoS},
+};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -185,20 +188,32 @@ impl BrokerCounters {
     #[must_use]
     pub fn refusals(&self) -> Vec<((RealmName, &'static str), u64)> {
         let refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        refusals.iter().map(|(key, count)| (key.clone(), *count)).collect()
+        refusals
+            .iter()
+            .map(|(key, count)| (key.clone(), *count))
+            .collect()
     }
 
     /// A connection ended.
     pub fn disconnect(&self, reason: DisconnectReason) {
-        let mut disconnects = self.disconnects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut disconnects = self
+            .disconnects
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         *disconnects.entry(reason).or_default() += 1;
     }
 
     /// Ended connections by reason.
     #[must_use]
     pub fn disconnects(&self) -> Vec<(DisconnectReason, u64)> {
-        let disconnects = self.disconnects.lock().unwrap_or_else(PoisonError::into_inner);
-        disconnects.iter().map(|(reason, count)| (*reason, *count)).collect()
+        let disconnects = self
+            .disconnects
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        disconnects
+            .iter()
+            .map(|(reason, count)| (*reason, *count))
+            .collect()
     }
 
     /// The ACL refused a publish.
@@ -211,7 +226,10 @@ impl BrokerCounters {
     #[must_use]
     pub fn denials(&self) -> Vec<(Denial, u64)> {
         let denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
-        denials.iter().map(|(denial, count)| (*denial, *count)).collect()
+        denials
+            .iter()
+            .map(|(denial, count)| (*denial, *count))
+            .collect()
     }
 
     /// A publish of a device was taken.

@@ -58,6 +58,18 @@ pub struct BrokerSettings {
     pub delayed_wills_max: usize,
 }
 
+impl BrokerSettings {
+    /// The defaults, but with the plaintext development listener alone.
+    #[must_use]
+    pub fn development(listen: SocketAddr) -> Self {
+        Self {
+            listen: None,
+            insecure_dev_listen: Some(listen),
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for BrokerSettings {
     fn default() -> Self {
         const HUNDRED: NonZeroU16 = NonZeroU16::new(100).expect("is not zero");

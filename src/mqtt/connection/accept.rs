@@ -49,13 +49,12 @@ pub(super) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     shared: &Arc<Shared>,
 ) -> Result<Accepted, ConnectOutcome> {
     let connect = tokio::select! {
-        connect = timeout(shared.settings.connect_timeout, read_connect(wire)) => match connect {
-            Ok(connect) => connect?,
-            Err(_) => {
+        connect = timeout(shared.settings.connect_timeout, read_connect(wire)) => {
+            if connect.is_err() {
                 wire.give_up();
-                return Err(ConnectOutcome::ConnectTimeout);
             }
-        },
+            connect.unwrap_or(Err(ConnectOutcome::ConnectTimeout))?
+        }
         () = shared.drain.cancelled() => return Err(ConnectOutcome::Stopping),
     };
     wire.agreed(connect.version, connect.maximum_packet_size);
@@ -119,13 +118,7 @@ async fn let_in(
 ) -> Result<(Accepted, ConnAck), Refusal> {
     let (identity, certificate) = match &peer.identity {
         Some((identity, certificate)) => (identity.clone(), Some(Arc::clone(certificate))),
-        None => match connect.client_id.parse() {
-            Ok(identity) => (identity, None),
-            Err(_) => {
-                let reason = ReasonCode::CLIENT_IDENTIFIER_NOT_VALID;
-                return Err(Refusal(ConnectOutcome::BadClientId, reason));
-            }
-        },
+        None => (believed(&connect)?, None),
     };
     let certificate_ends_at = certificate.as_ref().map(|it| {
         it.not_after
@@ -150,11 +143,17 @@ async fn let_in(
         }
     };
     let still_accepted = certificate.as_ref().is_none_or(|it| {
-        shared.pools.verify(&identity, &it.chain, shared.clock.wall()).is_ok()
+        shared
+            .pools
+            .verify(&identity, &it.chain, shared.clock.wall())
+            .is_ok()
     });
     if !still_accepted {
         // the pool changed after the handshake; from the claim on live connections are looked at
-        return Err(Refusal(ConnectOutcome::CertificateRefused, ReasonCode::NOT_AUTHORIZED));
+        return Err(Refusal(
+            ConnectOutcome::CertificateRefused,
+            ReasonCode::NOT_AUTHORIZED,
+        ));
     }
     if had_owner {
         // what the older connection sent may have been committed since
@@ -200,6 +199,15 @@ async fn let_in(
         },
         connack,
     ))
+}
+
+/// The identity that a client id claims, on the plaintext development listener.
+fn believed(connect: &Connect) -> Result<Identity, Refusal> {
+    let reason = ReasonCode::CLIENT_IDENTIFIER_NOT_VALID;
+    connect
+        .client_id
+        .parse()
+        .map_err(|_| Refusal(ConnectOutcome::BadClientId, reason))
 }
 
 fn judge_will(connect: &Connect, identity: &Identity, shared: &Shared) -> Result<(), Refusal> {

@@ -90,10 +90,13 @@ pub(super) async fn run<S: AsyncRead + AsyncWrite + Send + Unpin>(
     (closing, claim)
 }
 
+/// Asks the registry who owns an interface of the device's realm.
+type Lookup<'a> = dyn Fn(&str, u32) -> Option<Ownership> + Send + Sync + 'a;
+
 struct Connection<'a, S> {
     shared: &'a Shared,
     stay: &'a Stay,
-    ownership: Box<dyn Fn(&str, u32) -> Option<Ownership> + Send + Sync + 'a>,
+    ownership: Box<Lookup<'a>>,
     wire: &'a mut Wire<S>,
     session: Session,
     inbox: Arc<AckInbox>,
@@ -122,6 +125,10 @@ enum Done {
 }
 
 /// What a connection waits for.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one at a time, on the stack of the loop"
+)]
 enum Event {
     Order(Order),
     Drain,
@@ -194,14 +201,14 @@ impl<'a, S: AsyncRead + AsyncWrite + Send + Unpin> Connection<'a, S> {
 
     async fn next_event(&mut self) -> Event {
         let reads = self.session.wants_input();
-        let delivers = self.session.wants_deliveries();
-        if delivers && self.feed.begin_reading() {
+        let takes_messages = self.session.wants_deliveries();
+        if takes_messages && self.feed.begin_reading() {
             self.read_queue();
         }
         let clock = &*self.shared.clock;
         self.timers.set_reading(reads, clock.now());
         self.timers.arm(clock);
-        let listens = delivers && self.feed.is_live();
+        let listens = takes_messages && self.feed.is_live();
         let Self {
             wire,
             claim,
@@ -519,10 +526,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Send + Unpin> Connection<'a, S> {
     }
 }
 
-fn context<'c>(
-    shared: &Shared,
-    ownership: &'c (dyn Fn(&str, u32) -> Option<Ownership> + Send + Sync),
-) -> Context<'c> {
+fn context<'c>(shared: &Shared, ownership: &'c Lookup<'c>) -> Context<'c> {
     Context {
         now: shared.clock.wall(),
         ownership,

@@ -18,7 +18,7 @@ use crate::{
 const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Without anything to watch the timer sleeps so long.
-const IDLE: Duration = Duration::from_secs(24 * 60 * 60);
+const IDLE: Duration = Duration::from_hours(24);
 
 /// The clocks of one connection and the one timer behind them.
 #[derive(Debug)]

@@ -129,10 +129,13 @@ pub(super) async fn leave(shared: &Arc<Shared>, stay: &Stay, will: PendingWill) 
         };
         let decided = tokio::select! {
             fate = &mut fate => fate,
-            () = due => match shared.wills.take(&stay.identity, number) {
-                true => Ok(Fate::Publish),
-                false => fate.await,
-            },
+            () = due => {
+                if shared.wills.take(&stay.identity, number) {
+                    Ok(Fate::Publish)
+                } else {
+                    fate.await
+                }
+            }
         };
         if !matches!(decided, Ok(Fate::Drop)) {
             publish(&shared, &stay, will).await;

@@ -56,12 +56,18 @@ impl Admission {
         {
             return Err(ConnectOutcome::TooManyFromAddress);
         }
-        let held =
-            Held { connections: held.connections + 1, handshakes: held.handshakes + 1 };
+        let held = Held {
+            connections: held.connections + 1,
+            handshakes: held.handshakes + 1,
+        };
         present.addresses.insert(address, held);
         present.connections += 1;
         drop(present);
-        Ok(Place { admission: Arc::clone(self), address, is_shaking_hands: true })
+        Ok(Place {
+            admission: Arc::clone(self),
+            address,
+            is_shaking_hands: true,
+        })
     }
 
     fn present(&self) -> MutexGuard<'_, Present> {
@@ -140,7 +146,11 @@ mod tests {
         assert_eq!(refused.err(), Some(ConnectOutcome::TooMany));
         drop(first);
         assert!(admission.enter(address("192.0.2.3")).is_ok());
-        assert_eq!(admission.present().addresses.len(), 1, "nothing is kept of those who left");
+        assert_eq!(
+            admission.present().addresses.len(),
+            1,
+            "nothing is kept of those who left"
+        );
     }
 
     #[test]

@@ -10,11 +10,7 @@ use std::{
 };
 
 use rustls::{ServerConfig, server::ClientHello};
-use tokio::{
-    net::TcpStream,
-    sync::Semaphore,
-    time::timeout,
-};
+use tokio::{net::TcpStream, sync::Semaphore, time::timeout};
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 use tokio_util::sync::PollSemaphore;
 
@@ -51,7 +47,13 @@ impl Handshakes {
         settings: &BrokerSettings,
     ) -> Self {
         let at_work = Arc::new(Semaphore::new(settings.handshakes_at_work_max.max(1)));
-        Self { config, pools, clock, at_work, timeout: settings.handshake_timeout }
+        Self {
+            config,
+            pools,
+            clock,
+            at_work,
+            timeout: settings.handshake_timeout,
+        }
     }
 
     /// The handshake, within its time in all.
@@ -59,10 +61,15 @@ impl Handshakes {
     /// # Errors
     /// What the attempt counts as; it is logged.
     pub(super) async fn shake_hands(&self, stream: TcpStream) -> Result<Shaken, ConnectOutcome> {
-        timeout(self.timeout, self.shake(stream)).await.unwrap_or_else(|_| {
-            tracing::info!(reason = "handshake_timeout", "TLS handshake not done in time");
-            Err(ConnectOutcome::HandshakeTimeout)
-        })
+        timeout(self.timeout, self.shake(stream))
+            .await
+            .unwrap_or_else(|_| {
+                tracing::info!(
+                    reason = "handshake_timeout",
+                    "TLS handshake not done in time"
+                );
+                Err(ConnectOutcome::HandshakeTimeout)
+            })
     }
 
     async fn shake(&self, stream: TcpStream) -> Result<Shaken, ConnectOutcome> {
@@ -109,8 +116,18 @@ struct Offered {
 impl Offered {
     fn of(hello: &ClientHello<'_>) -> Self {
         Self {
-            suites: hello.cipher_suites().iter().take(OFFERED_MAX).copied().collect(),
-            schemes: hello.signature_schemes().iter().take(OFFERED_MAX).copied().collect(),
+            suites: hello
+                .cipher_suites()
+                .iter()
+                .take(OFFERED_MAX)
+                .copied()
+                .collect(),
+            schemes: hello
+                .signature_schemes()
+                .iter()
+                .take(OFFERED_MAX)
+                .copied()
+                .collect(),
             server_name: hello.server_name().is_some(),
         }
     }
@@ -118,7 +135,9 @@ impl Offered {
 
 /// Counts and logs a handshake that failed.
 fn refuse(error: &io::Error, offered: Option<&Offered>) -> ConnectOutcome {
-    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let tls = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let outcome = outcome_of(tls);
     let reason = outcome.as_str();
     match (outcome, offered) {

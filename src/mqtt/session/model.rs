@@ -80,7 +80,8 @@ impl Client {
         match step {
             Step::Publish(qos) => self.publish(qos),
             Step::Repeat(at) => {
-                if let Some((number, _)) = pick(&self.open.clone().into_iter().collect(), at)
+                if let Some((number, _)) =
+                    pick(&self.open.clone().into_iter().collect::<Vec<_>>(), at)
                     && self.bench.session.wants_input()
                 {
                     let repeat = Publish {
@@ -215,7 +216,7 @@ impl Client {
     }
 }
 
-fn pick<T: Clone>(from: &Vec<T>, at: usize) -> Option<T> {
+fn pick<T: Clone>(from: &[T], at: usize) -> Option<T> {
     (!from.is_empty()).then(|| from[at % from.len()].clone())
 }
 

@@ -156,7 +156,7 @@ mod tests {
             agree_with(kept.clone(), &POLICY).expiry,
             SessionExpiry::Never
         );
-        let day = Duration::from_secs(86_400);
+        let day = Duration::from_hours(24);
         let capped = Policy {
             session_expiry_max: Some(day),
             ..POLICY
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_setting_caps_what_5_0_asks_and_the_client_is_told() {
-        let hour = Duration::from_secs(3600);
+        let hour = Duration::from_hours(1);
         let capped = Policy {
             session_expiry_max: Some(hour),
             ..POLICY
@@ -174,11 +174,7 @@ mod tests {
         for (asked, granted, told) in [
             (None, SessionExpiry::WithConnection, None),
             (Some(0), SessionExpiry::WithConnection, None),
-            (
-                Some(60),
-                SessionExpiry::After(Duration::from_secs(60)),
-                None,
-            ),
+            (Some(60), SessionExpiry::After(Duration::from_mins(1)), None),
             (Some(7200), SessionExpiry::After(hour), Some(3600)),
             (Some(u32::MAX), SessionExpiry::After(hour), Some(3600)),
         ] {
@@ -202,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_longest_keep_alive_is_told_to_5_0_alone() {
-        let minute = Duration::from_secs(60);
+        let minute = Duration::from_mins(1);
         let capped = Policy {
             keep_alive_max: Some(minute),
             ..POLICY

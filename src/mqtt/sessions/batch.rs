@@ -123,7 +123,15 @@ impl<'t> Batch<'t> {
         opened_at: Timestamp,
     ) -> Self {
         let outcome = Outcome::default();
-        Self { tables, index, limits, now, opened_at, touched: Vec::new(), outcome }
+        Self {
+            tables,
+            index,
+            limits,
+            now,
+            opened_at,
+            touched: Vec::new(),
+            outcome,
+        }
     }
 
     /// Writes the counts that changed.
@@ -133,7 +141,9 @@ impl<'t> Batch<'t> {
         for identity in &self.touched {
             if let Some(entry) = self.index.sessions.get(identity) {
                 let row = entry.counts(self.index.unclean_stops).encode();
-                self.tables.counts.insert(&*layout::identity_key(identity), &*row)?;
+                self.tables
+                    .counts
+                    .insert(&*layout::identity_key(identity), &*row)?;
             }
         }
         Ok(self.outcome)
@@ -177,10 +187,14 @@ impl<'t> Batch<'t> {
                 && entry.expiry != SessionExpiry::WithConnection
         });
         let erased = if kept { None } else { self.erase(identity)? };
-        let entry = self.index.sessions.entry(identity.clone()).or_insert_with(|| {
-            let epoch = SessionEpoch(rand::random());
-            Entry::new(epoch, request.version, request.expiry, request.now)
-        });
+        let entry = self
+            .index
+            .sessions
+            .entry(identity.clone())
+            .or_insert_with(|| {
+                let epoch = SessionEpoch(rand::random());
+                Entry::new(epoch, request.version, request.expiry, request.now)
+            });
         entry.version = request.version;
         entry.expiry = request.expiry;
         entry.deadline = None;
@@ -207,7 +221,9 @@ impl<'t> Batch<'t> {
                 deadline: entry.deadline,
                 created_at: entry.created_at,
             };
-            self.tables.sessions.insert(&*layout::identity_key(identity), &*row.encode())?;
+            self.tables
+                .sessions
+                .insert(&*layout::identity_key(identity), &*row.encode())?;
             self.outcome.changed = true;
         }
         Ok(())
@@ -220,7 +236,9 @@ impl<'t> Batch<'t> {
         expiry: SessionExpiry,
         now: Timestamp,
     ) -> Result<bool, Failure> {
-        let Ok(entry) = self.entry(identity, epoch) else { return Ok(false) };
+        let Ok(entry) = self.entry(identity, epoch) else {
+            return Ok(false);
+        };
         entry.feed = None;
         entry.expiry = expiry;
         match outlives(expiry) {
@@ -305,7 +323,9 @@ impl<'t> Batch<'t> {
             entry.subscriptions.retain(|known| known.filter != *filter);
             let found = entry.subscriptions.len() != before;
             if found {
-                self.tables.subscriptions.remove(&*layout::key(identity, filter.as_bytes()))?;
+                self.tables
+                    .subscriptions
+                    .remove(&*layout::key(identity, filter.as_bytes()))?;
                 self.durably();
             }
             existed.push(found);
@@ -315,7 +335,9 @@ impl<'t> Batch<'t> {
 
     /// Removes the session with everything that is its own. Retained messages are not.
     pub(super) fn erase(&mut self, identity: &Identity) -> Result<Option<SessionEpoch>, Failure> {
-        let Some(entry) = self.index.sessions.remove(identity) else { return Ok(None) };
+        let Some(entry) = self.index.sessions.remove(identity) else {
+            return Ok(None);
+        };
         self.durably();
         let prefix = layout::identity_key(identity);
         self.remove_deadlines_of(&prefix)?;
@@ -347,8 +369,20 @@ impl<'t> Batch<'t> {
         realm: &RealmName,
     ) -> Result<Vec<(Identity, SessionEpoch)>, Failure> {
         let of_realm = |identity: &&Identity| identity.realm == *realm;
-        let sessions: Vec<_> = self.index.sessions.keys().filter(of_realm).cloned().collect();
-        let retained: Vec<_> = self.index.retained.keys().filter(of_realm).cloned().collect();
+        let sessions: Vec<_> = self
+            .index
+            .sessions
+            .keys()
+            .filter(of_realm)
+            .cloned()
+            .collect();
+        let retained: Vec<_> = self
+            .index
+            .retained
+            .keys()
+            .filter(of_realm)
+            .cloned()
+            .collect();
         let mut erased = Vec::with_capacity(sessions.len());
         for identity in sessions {
             if let Some(epoch) = self.erase(&identity)? {
@@ -372,7 +406,10 @@ impl<'t> Batch<'t> {
             .map(|(identity, _)| identity.clone())
             .take(REAP_SESSIONS)
             .collect();
-        let mut reaped = Reaped { more: over.len() == REAP_SESSIONS, ..Reaped::default() };
+        let mut reaped = Reaped {
+            more: over.len() == REAP_SESSIONS,
+            ..Reaped::default()
+        };
         for identity in over {
             if let Some(epoch) = self.erase(&identity)? {
                 reaped.sessions.push((identity, epoch));
@@ -395,13 +432,16 @@ pub(super) fn remove_prefix(table: &mut Rows<'_>, prefix: &[u8]) -> Result<(), F
     Ok(())
 }
 
+/// A row, copied: key and value.
+pub(super) type Row = (Vec<u8>, Vec<u8>);
+
 /// The first rows of a range, copied so that the table can be changed while they are looked at.
 pub(super) fn first_rows(
     table: &Rows<'_>,
     from: &[u8],
     to: &[u8],
     rows_max: usize,
-) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Failure> {
+) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     for row in table.range(from..to)?.take(rows_max) {
         let (key, value) = row?;

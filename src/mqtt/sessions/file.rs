@@ -66,18 +66,27 @@ fn open_error(path: &Path, error: DatabaseError) -> OpenError {
                 io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
             ) =>
         {
-            OpenError::Io { path, reason: error.to_string() }
+            OpenError::Io {
+                path,
+                reason: error.to_string(),
+            }
         }
         DatabaseError::UpgradeRequired(version) => OpenError::Newer {
             path,
             table: format!("file format {version}"),
         },
-        other => OpenError::Damaged { path, reason: other.to_string() },
+        other => OpenError::Damaged {
+            path,
+            reason: other.to_string(),
+        },
     }
 }
 
 fn damaged(path: &Path, reason: &str) -> OpenError {
-    OpenError::Damaged { path: path.to_owned(), reason: reason.to_owned() }
+    OpenError::Damaged {
+        path: path.to_owned(),
+        reason: reason.to_owned(),
+    }
 }
 
 /// Refuses tables of a version that this program does not know.
@@ -87,7 +96,10 @@ pub(super) fn refuse_newer(path: &Path, database: &Database) -> Result<(), OpenE
     for table in reading.list_tables().map_err(|error| unreadable(&error))? {
         let name = redb::TableHandle::name(&table);
         if !layout::ALL.iter().any(|(known, _)| *known == name) {
-            return Err(OpenError::Newer { path: path.to_owned(), table: name.to_owned() });
+            return Err(OpenError::Newer {
+                path: path.to_owned(),
+                table: name.to_owned(),
+            });
         }
     }
     Ok(())
@@ -105,7 +117,9 @@ pub(super) fn begin(database: &Database, first: bool) -> Result<u64, Failure> {
         }
         let mut meta = writing.open_table(layout::META)?;
         let read = |key| -> Result<Option<u64>, Failure> {
-            Ok(meta.get(key)?.and_then(|value| layout::number(value.value())))
+            Ok(meta
+                .get(key)?
+                .and_then(|value| layout::number(value.value())))
         };
         let clean = read(layout::CLEAN)?;
         let mut unclean_stops = read(layout::UNCLEAN_STOPS)?.unwrap_or(0);
@@ -125,7 +139,9 @@ pub(super) fn finish(database: &Database) -> Result<(), Failure> {
     let mut writing = database.begin_write()?;
     writing.set_durability(Durability::Immediate)?;
     writing.set_quick_repair(true);
-    writing.open_table(layout::META)?.insert(layout::CLEAN, &1u64.to_le_bytes()[..])?;
+    writing
+        .open_table(layout::META)?
+        .insert(layout::CLEAN, &1u64.to_le_bytes()[..])?;
     writing.commit()?;
     Ok(())
 }
@@ -133,10 +149,14 @@ pub(super) fn finish(database: &Database) -> Result<(), Failure> {
 /// Reads the index. Rows that cannot be read are passed over, and said.
 pub(super) fn load(database: &Database, unclean_stops: u64) -> Result<Index, Failure> {
     let reading = database.begin_read()?;
-    let mut index = Index { unclean_stops, ..Index::default() };
+    let mut index = Index {
+        unclean_stops,
+        ..Index::default()
+    };
     for row in reading.open_table(layout::SESSIONS)?.iter()? {
         let (key, value) = row?;
-        let parsed = layout::split_identity(key.value()).zip(layout::SessionRow::decode(value.value()));
+        let parsed =
+            layout::split_identity(key.value()).zip(layout::SessionRow::decode(value.value()));
         let Some(((identity, _), row)) = parsed else {
             tracing::error!(key = ?key.value(), "damaged row in sessions.v1 passed over");
             continue;
@@ -147,20 +167,34 @@ pub(super) fn load(database: &Database, unclean_stops: u64) -> Result<Index, Fai
     }
     for row in reading.open_table(layout::COUNTS)?.iter()? {
         let (key, value) = row?;
-        let Some((identity, _)) = layout::split_identity(key.value()) else { continue };
-        let Some(entry) = index.sessions.get_mut(&identity) else { continue };
-        let Some(counts) = layout::CountsRow::decode(value.value()) else { continue };
+        let Some((identity, _)) = layout::split_identity(key.value()) else {
+            continue;
+        };
+        let Some(entry) = index.sessions.get_mut(&identity) else {
+            continue;
+        };
+        let Some(counts) = layout::CountsRow::decode(value.value()) else {
+            continue;
+        };
         let since = unclean_stops.saturating_sub(counts.unclean_stops);
-        entry.next_seq = counts.next_seq.saturating_add(UNCLEAN_JUMP.saturating_mul(since));
+        entry.next_seq = counts
+            .next_seq
+            .saturating_add(UNCLEAN_JUMP.saturating_mul(since));
         entry.messages = counts.messages;
         entry.bytes = counts.bytes;
         entry.expired = counts.expired;
     }
     for row in reading.open_table(layout::SUBSCRIPTIONS)?.iter()? {
         let (key, value) = row?;
-        let Some((identity, filter)) = layout::split_identity(key.value()) else { continue };
-        let Some(entry) = index.sessions.get_mut(&identity) else { continue };
-        entry.subscriptions.extend(layout::decode_subscription(filter, value.value()));
+        let Some((identity, filter)) = layout::split_identity(key.value()) else {
+            continue;
+        };
+        let Some(entry) = index.sessions.get_mut(&identity) else {
+            continue;
+        };
+        entry
+            .subscriptions
+            .extend(layout::decode_subscription(filter, value.value()));
     }
     index.retained = count_retained(&reading)?;
     Ok(index)
@@ -172,8 +206,12 @@ fn count_retained(
     let mut retained = HashMap::<_, (u32, u64)>::new();
     for row in reading.open_table(layout::RETAINED)?.iter()? {
         let (key, value) = row?;
-        let Some((identity, _)) = layout::split_identity(key.value()) else { continue };
-        let Some(head) = layout::decode_head(value.value()) else { continue };
+        let Some((identity, _)) = layout::split_identity(key.value()) else {
+            continue;
+        };
+        let Some(head) = layout::decode_head(value.value()) else {
+            continue;
+        };
         let count = retained.entry(identity).or_default();
         *count = (count.0 + 1, count.1 + head.cost);
     }

@@ -83,7 +83,9 @@ impl Entry {
 
     /// Whether a connection holds it.
     pub(super) fn is_live(&self) -> bool {
-        self.feed.as_ref().is_some_and(|feed| !feed.sender.is_closed())
+        self.feed
+            .as_ref()
+            .is_some_and(|feed| !feed.sender.is_closed())
     }
 
     /// Whether its time is over.

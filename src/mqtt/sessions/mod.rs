@@ -5,7 +5,8 @@
 //! holds subscriptions and counts; the contents of the queues are on disk alone, and read in parts.
 //!
 //! - `layout.rs`: tables, keys and bytes. `file.rs`: opening and its errors.
-//! - `writer.rs`: the thread. `batch.rs`, `queue.rs`: what a transaction is made of.
+//! - `writer.rs`: the thread. `batch.rs`, `queue.rs`, `retained.rs`, `reaper.rs`: what a
+//!   transaction is made of.
 //! - `index.rs`: what is in memory. `reads.rs`: what is read beside the thread.
 
 mod batch;
@@ -14,6 +15,8 @@ mod index;
 mod layout;
 mod queue;
 mod reads;
+mod reaper;
+mod retained;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -103,7 +106,10 @@ impl Sessions {
         let unclean_stops = file::begin(&database, true).map_err(|failure| failed(&failure))?;
         let index = file::load(&database, unclean_stops).map_err(|failure| failed(&failure))?;
         let state = Arc::new(State::default());
-        *state.database.write().unwrap_or_else(PoisonError::into_inner) = Some(database);
+        *state
+            .database
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Some(database);
         let inbox = Arc::new(Inbox::default());
         let mut writer = Writer {
             inbox: Arc::clone(&inbox),
@@ -120,10 +126,21 @@ impl Sessions {
         let thread = thread::Builder::new()
             .name("sessions".to_owned())
             .spawn(move || writer.run())
-            .map_err(|error| OpenError::Io { path: path.to_owned(), reason: error.to_string() })?;
+            .map_err(|error| OpenError::Io {
+                path: path.to_owned(),
+                reason: error.to_string(),
+            })?;
         let places = Arc::new(Semaphore::new(COMMANDS_MAX));
         let thread = std::sync::Mutex::new(Some(thread));
-        Ok(Self { inner: Arc::new(Inner { inbox, state, places, clock, thread }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                inbox,
+                state,
+                places,
+                clock,
+                thread,
+            }),
+        })
     }
 
     /// Starts or resumes the session of a device. Durable before it returns, and so before CONNACK:
@@ -140,7 +157,8 @@ impl Sessions {
         request: StartRequest,
     ) -> Result<Started, SessionsError> {
         let identity = identity.clone();
-        self.run(move |batch| batch.start(&identity, &request)).await
+        self.run(move |batch| batch.start(&identity, &request))
+            .await
     }
 
     /// Adds or replaces subscriptions; durable before it returns, and so before SUBACK. One outcome
@@ -155,7 +173,8 @@ impl Sessions {
         subscriptions: Vec<Subscription>,
     ) -> Result<Vec<Result<SubscribeOutcome, QuotaExceeded>>, SessionsError> {
         let identity = identity.clone();
-        self.run(move |batch| batch.subscribe(&identity, epoch, subscriptions)).await?
+        self.run(move |batch| batch.subscribe(&identity, epoch, subscriptions))
+            .await?
     }
 
     /// Removes subscriptions; durable before it returns, and so before UNSUBACK. Tells for each
@@ -170,7 +189,8 @@ impl Sessions {
         filters: Vec<ByteString>,
     ) -> Result<Vec<bool>, SessionsError> {
         let identity = identity.clone();
-        self.run(move |batch| batch.unsubscribe(&identity, epoch, &filters)).await?
+        self.run(move |batch| batch.unsubscribe(&identity, epoch, &filters))
+            .await?
     }
 
     /// The retained messages of a device whose topics match `filter`. Their `retain` is set.
@@ -184,7 +204,8 @@ impl Sessions {
     ) -> Result<Vec<Message>, SessionsError> {
         let (identity, filter) = (identity.clone(), filter.to_owned());
         let now = self.inner.clock.wall();
-        self.read(move |state| state.read_retained(&identity, &filter, now)).await
+        self.read(move |state| state.read_retained(&identity, &filter, now))
+            .await
     }
 
     /// Reads a part of the queue: messages behind place `after` (0: from the beginning), in order,
@@ -202,9 +223,17 @@ impl Sessions {
         bytes_max: usize,
     ) -> Result<Vec<Queued>, SessionsError> {
         let now = self.inner.clock.wall();
-        let wanted = Wanted { epoch, after, messages_max, bytes_max, now };
+        let wanted = Wanted {
+            epoch,
+            after,
+            messages_max,
+            bytes_max,
+            now,
+        };
         let owned = identity.clone();
-        let part = self.read(move |state| state.read_queue(&owned, wanted)).await?;
+        let part = self
+            .read(move |state| state.read_queue(&owned, wanted))
+            .await?;
         for seq in part.expired {
             self.settle(identity, epoch, seq, Settled::Expired);
         }
@@ -227,21 +256,32 @@ impl Sessions {
         last_seq: u64,
     ) -> Result<Resume, SessionsError> {
         let identity = identity.clone();
-        self.run(move |batch| batch.resume_feed(&identity, epoch, last_seq)).await?
+        self.run(move |batch| batch.resume_feed(&identity, epoch, last_seq))
+            .await?
     }
 
     /// A queued message was sent. Nobody waits for this; if it is lost in a crash, the message is
     /// sent again without DUP.
     pub fn mark_sent(&self, identity: &Identity, epoch: SessionEpoch, seq: u64) {
         let identity = identity.clone();
-        self.inner.inbox.mark(Mark { identity, epoch, seq, settled: None });
+        self.inner.inbox.mark(Mark {
+            identity,
+            epoch,
+            seq,
+            settled: None,
+        });
     }
 
     /// A queued message is done with. Nobody waits for this; if it is lost in a crash, the message
     /// is sent again, with DUP if it was [`FlowState::Sent`].
     pub fn settle(&self, identity: &Identity, epoch: SessionEpoch, seq: u64, how: Settled) {
         let identity = identity.clone();
-        self.inner.inbox.mark(Mark { identity, epoch, seq, settled: Some(how) });
+        self.inner.inbox.mark(Mark {
+            identity,
+            epoch,
+            seq,
+            settled: Some(how),
+        });
     }
 
     /// PUBREC was received; durable before it returns, and so before PUBREL: after a crash of ours
@@ -256,7 +296,8 @@ impl Sessions {
         seq: u64,
     ) -> Result<(), SessionsError> {
         let identity = identity.clone();
-        self.run(move |batch| batch.mark_received(&identity, epoch, seq)).await?
+        self.run(move |batch| batch.mark_received(&identity, epoch, seq))
+            .await?
     }
 
     /// The connection ended. A session that ends with it is erased: true, and the engine has to
@@ -274,7 +315,8 @@ impl Sessions {
         now: Timestamp,
     ) -> Result<bool, SessionsError> {
         let identity = identity.clone();
-        self.run(move |batch| batch.stop(&identity, epoch, expiry, now)).await
+        self.run(move |batch| batch.stop(&identity, epoch, expiry, now))
+            .await
     }
 
     /// Removes the session of a device with its queue; durable before it returns. The feed of a
@@ -327,7 +369,8 @@ impl Sessions {
         message: Message,
     ) -> Result<Enqueued, SessionsError> {
         let identity = identity.clone();
-        self.run(move |batch| batch.enqueue(&identity, message)).await
+        self.run(move |batch| batch.enqueue(&identity, message))
+            .await
     }
 
     /// What [`Sessions::enqueue`] would answer, without doing anything.
@@ -340,7 +383,8 @@ impl Sessions {
         message: Message,
     ) -> Result<Enqueued, SessionsError> {
         let identity = identity.clone();
-        self.run(move |batch| batch.probe(&identity, &message)).await
+        self.run(move |batch| batch.probe(&identity, &message))
+            .await
     }
 
     /// Removes sessions and messages that are over at `now`, up to a bound; to be called now and
@@ -357,7 +401,12 @@ impl Sessions {
     /// their receipts. Each is returned once.
     #[must_use]
     pub fn take_erased(&self) -> Vec<(Identity, SessionEpoch)> {
-        let mut erased = self.inner.state.erased.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut erased = self
+            .inner
+            .state
+            .erased
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *erased)
     }
 
@@ -378,7 +427,10 @@ impl Sessions {
     /// # Errors
     /// [`SessionsError::Unavailable`] says why not. It is tried again without being asked.
     pub fn health(&self) -> Result<(), SessionsError> {
-        self.inner.state.trouble().map_or(Ok(()), |why| Err(SessionsError::Unavailable(why)))
+        self.inner
+            .state
+            .trouble()
+            .map_or(Ok(()), |why| Err(SessionsError::Unavailable(why)))
     }
 
     /// Copies the store, as it is at one moment, into the new file `path`, while it is in use.
@@ -395,7 +447,12 @@ impl Sessions {
     pub async fn close(&self) {
         self.inner.inbox.close();
         self.inner.places.close();
-        let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self
+            .inner
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(thread) = thread {
             // it panics nowhere: what could is caught in it
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
@@ -408,7 +465,10 @@ impl Sessions {
         change: impl for<'b, 't> FnOnce(&'b mut Batch<'t>) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, SessionsError> {
         let places = Arc::clone(&self.inner.places);
-        let place = places.acquire_owned().await.map_err(|_| SessionsError::Closed)?;
+        let place = places
+            .acquire_owned()
+            .await
+            .map_err(|_| SessionsError::Closed)?;
         let (sender, result) = oneshot::channel();
         let action = Box::new(move |batch: &mut Batch<'_>| {
             match change(batch) {
@@ -417,7 +477,10 @@ impl Sessions {
                 Err(failure) => Err((failure, Box::new(move || drop(sender)) as Answer)),
             }
         });
-        if !self.inner.inbox.push(Command { action, _place: place }) {
+        if !self.inner.inbox.push(Command {
+            action,
+            _place: place,
+        }) {
             return Err(SessionsError::Closed);
         }
         result.await.map_err(|_| {

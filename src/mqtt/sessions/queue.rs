@@ -3,8 +3,6 @@
 //! Rows of a message: itself in `queue.v1`; its flow state once it was sent; its deadline; its id;
 //! for a property, which row holds the newest value of that topic. All come and go together.
 
-use std::time::Duration;
-
 use redb::ReadableTable;
 
 use super::{
@@ -20,11 +18,6 @@ use crate::{
     mqtt::{SessionEpoch, packet::QoS},
 };
 
-/// Messages that one run of the reaper removes.
-const REAP_MESSAGES: usize = 1_000;
-/// The id of a settled message is known for so long, counted from the start of the process at the
-/// earliest: whoever enqueues left-overs again after a crash has done so by then.
-const IDS_KEPT: Duration = Duration::from_mins(10);
 /// Packet ids there are.
 const PACKET_IDS: u64 = 65_535;
 
@@ -41,16 +34,26 @@ impl Batch<'_> {
             return Ok(Enqueued::QueueFull);
         }
         let now = self.now;
-        let Some(entry) = self.index.sessions.get(identity).filter(|entry| !entry.is_over(now))
+        let Some(entry) = self
+            .index
+            .sessions
+            .get(identity)
+            .filter(|entry| !entry.is_over(now))
         else {
             return Ok(Enqueued::NoSession);
         };
         if let Some(id) = message.id
-            && self.tables.ids.get(&*layout::key(identity, &id.to_be_bytes()))?.is_some()
+            && self
+                .tables
+                .ids
+                .get(&*layout::key(identity, &id.to_be_bytes()))?
+                .is_some()
         {
             return Ok(Enqueued::Duplicate);
         }
-        let Some(grant) = entry.grant(&message.topic) else { return Ok(Enqueued::NoSubscription) };
+        let Some(grant) = entry.grant(&message.topic) else {
+            return Ok(Enqueued::NoSubscription);
+        };
         message.qos = message.qos.min(grant.qos);
         message.retain &= grant.retain_as_published;
         message.subscription_ids = grant.ids;
@@ -62,18 +65,34 @@ impl Batch<'_> {
 
     /// What `enqueue` would say, without doing it. A property that would replace another one may be
     /// taken although the queue is said to be full.
-    pub(super) fn probe(&self, identity: &Identity, message: &Message) -> Result<Enqueued, Failure> {
+    pub(super) fn probe(
+        &self,
+        identity: &Identity,
+        message: &Message,
+    ) -> Result<Enqueued, Failure> {
         if message.expires_at.is_some_and(|at| at <= self.now) {
             return Ok(Enqueued::Expired);
         }
-        let entry = self.index.sessions.get(identity).filter(|entry| !entry.is_over(self.now));
-        let Some(entry) = entry else { return Ok(Enqueued::NoSession) };
+        let entry = self
+            .index
+            .sessions
+            .get(identity)
+            .filter(|entry| !entry.is_over(self.now));
+        let Some(entry) = entry else {
+            return Ok(Enqueued::NoSession);
+        };
         if let Some(id) = message.id
-            && self.tables.ids.get(&*layout::key(identity, &id.to_be_bytes()))?.is_some()
+            && self
+                .tables
+                .ids
+                .get(&*layout::key(identity, &id.to_be_bytes()))?
+                .is_some()
         {
             return Ok(Enqueued::Duplicate);
         }
-        let Some(grant) = entry.grant(&message.topic) else { return Ok(Enqueued::NoSubscription) };
+        let Some(grant) = entry.grant(&message.topic) else {
+            return Ok(Enqueued::NoSubscription);
+        };
         let has_room = entry.feed.as_ref().is_some_and(Feed::has_room) && entry.is_live();
         if message.qos.min(grant.qos) == QoS::AtMostOnce {
             return Ok(match (entry.is_live(), has_room) {
@@ -83,18 +102,24 @@ impl Batch<'_> {
             });
         }
         let bytes = entry.bytes.saturating_add(layout::cost(message));
-        Ok(if entry.messages >= self.limits.messages || bytes > self.limits.bytes {
-            Enqueued::QueueFull
-        } else if has_room {
-            Enqueued::Delivering
-        } else {
-            Enqueued::Queued { until: entry.until(message.expires_at) }
-        })
+        Ok(
+            if entry.messages >= self.limits.messages || bytes > self.limits.bytes {
+                Enqueued::QueueFull
+            } else if has_room {
+                Enqueued::Delivering
+            } else {
+                Enqueued::Queued {
+                    until: entry.until(message.expires_at),
+                }
+            },
+        )
     }
 
     /// QoS 0: to a live connection or not at all.
     fn pass_on(&mut self, identity: &Identity, message: Message) -> Enqueued {
-        let Some(entry) = self.index.sessions.get_mut(identity) else { return Enqueued::NoSession };
+        let Some(entry) = self.index.sessions.get_mut(identity) else {
+            return Enqueued::NoSession;
+        };
         if !entry.is_live() {
             return Enqueued::NotConnected;
         }
@@ -104,7 +129,9 @@ impl Batch<'_> {
         // behind what waits for this commit
         if self.outcome.held.iter().any(|(held, ..)| held == identity) {
             let epoch = entry.epoch;
-            self.outcome.held.push((identity.clone(), epoch, Delivery::Qos0(message)));
+            self.outcome
+                .held
+                .push((identity.clone(), epoch, Delivery::Qos0(message)));
         } else {
             feed.push(Delivery::Qos0(message));
         }
@@ -133,9 +160,13 @@ impl Batch<'_> {
         self.touch(identity);
         self.durably();
         let key = layout::seq_key(identity, seq);
-        self.tables.queue.insert(&*key, &*layout::encode_message(&message))?;
+        self.tables
+            .queue
+            .insert(&*key, &*layout::encode_message(&message))?;
         if let Some(at) = message.expires_at {
-            self.tables.deadlines.insert(&*layout::time_key(at, &key), &[][..])?;
+            self.tables
+                .deadlines
+                .insert(&*layout::time_key(at, &key), &[][..])?;
         }
         let seq_value = seq.to_le_bytes();
         if message.property {
@@ -160,11 +191,15 @@ impl Batch<'_> {
         until: Option<Timestamp>,
     ) -> Enqueued {
         let queued = Enqueued::Queued { until };
-        let Some(entry) = self.index.sessions.get_mut(identity) else { return queued };
+        let Some(entry) = self.index.sessions.get_mut(identity) else {
+            return queued;
+        };
         if !entry.is_live() {
             return queued;
         }
-        let Some(feed) = &mut entry.feed else { return queued };
+        let Some(feed) = &mut entry.feed else {
+            return queued;
+        };
         if !feed.has_room() {
             feed.silence();
             return queued;
@@ -187,14 +222,23 @@ impl Batch<'_> {
 
     /// The next place in the queue whose packet id no queued message has.
     fn next_seq(&mut self, identity: &Identity) -> Result<u64, Failure> {
-        let Some(entry) = self.index.sessions.get(identity) else { return Ok(1) };
+        let Some(entry) = self.index.sessions.get(identity) else {
+            return Ok(1);
+        };
         let (mut seq, mut oldest) = (entry.next_seq, entry.oldest_seq);
         if seq.saturating_sub(oldest) < PACKET_IDS {
             return Ok(seq);
         }
-        let (from, to) = (layout::seq_key(identity, 0), layout::seq_key(identity, u64::MAX));
+        let (from, to) = (
+            layout::seq_key(identity, 0),
+            layout::seq_key(identity, u64::MAX),
+        );
         oldest = match self.tables.queue.range(&*from..&*to)?.next() {
-            Some(row) => row?.0.value().last_chunk().map_or(oldest, |seq| u64::from_be_bytes(*seq)),
+            Some(row) => row?
+                .0
+                .value()
+                .last_chunk()
+                .map_or(oldest, |seq| u64::from_be_bytes(*seq)),
             None => seq,
         };
         // ends: fewer messages than packet ids are allowed in a queue
@@ -209,9 +253,16 @@ impl Batch<'_> {
 
     fn is_id_taken(&self, identity: &Identity, seq: u64, oldest: u64) -> Result<bool, Failure> {
         let mut other = seq;
-        while let Some(earlier) = other.checked_sub(PACKET_IDS).filter(|earlier| *earlier >= oldest)
+        while let Some(earlier) = other
+            .checked_sub(PACKET_IDS)
+            .filter(|earlier| *earlier >= oldest)
         {
-            if self.tables.queue.get(&*layout::seq_key(identity, earlier))?.is_some() {
+            if self
+                .tables
+                .queue
+                .get(&*layout::seq_key(identity, earlier))?
+                .is_some()
+            {
                 return Ok(true);
             }
             other = earlier;
@@ -222,7 +273,11 @@ impl Batch<'_> {
     /// Removes the queued value of a property that was not sent yet.
     fn replace_property(&mut self, identity: &Identity, topic: &str) -> Result<(), Failure> {
         let key = layout::key(identity, topic.as_bytes());
-        let seq = self.tables.properties.get(&*key)?.and_then(|seq| layout::number(seq.value()));
+        let seq = self
+            .tables
+            .properties
+            .get(&*key)?
+            .and_then(|seq| layout::number(seq.value()));
         if let Some(seq) = seq
             && self.state(identity, seq)? == FlowState::Waiting
         {
@@ -231,15 +286,19 @@ impl Batch<'_> {
         Ok(())
     }
 
-    fn state(&self, identity: &Identity, seq: u64) -> Result<FlowState, Failure> {
+    pub(super) fn state(&self, identity: &Identity, seq: u64) -> Result<FlowState, Failure> {
         let row = self.tables.flow.get(&*layout::seq_key(identity, seq))?;
-        Ok(layout::decode_flow(row.as_ref().map(redb::AccessGuard::value)))
+        Ok(layout::decode_flow(
+            row.as_ref().map(redb::AccessGuard::value),
+        ))
     }
 
     /// Removes a message and all its rows; false when it was not there.
-    fn remove(&mut self, identity: &Identity, seq: u64) -> Result<bool, Failure> {
+    pub(super) fn remove(&mut self, identity: &Identity, seq: u64) -> Result<bool, Failure> {
         let key = layout::seq_key(identity, seq);
-        let Some(row) = self.tables.queue.remove(&*key)? else { return Ok(false) };
+        let Some(row) = self.tables.queue.remove(&*key)? else {
+            return Ok(false);
+        };
         self.tables.flow.remove(&*key)?;
         let mut cost = 0;
         if let Some(head) = layout::decode_head(row.value()) {
@@ -249,8 +308,11 @@ impl Batch<'_> {
             }
             if head.property {
                 let key = layout::key(identity, head.topic.as_bytes());
-                let newest =
-                    self.tables.properties.get(&*key)?.and_then(|seq| layout::number(seq.value()));
+                let newest = self
+                    .tables
+                    .properties
+                    .get(&*key)?
+                    .and_then(|seq| layout::number(seq.value()));
                 if newest == Some(seq) {
                     self.tables.properties.remove(&*key)?;
                 }
@@ -258,7 +320,9 @@ impl Batch<'_> {
             if let Some(id) = head.id {
                 let key = layout::key(identity, &id.to_be_bytes());
                 self.tables.ids.insert(&*key, &0u64.to_le_bytes()[..])?;
-                self.tables.settled_ids.insert(&*layout::time_key(self.now, &key), &[][..])?;
+                self.tables
+                    .settled_ids
+                    .insert(&*layout::time_key(self.now, &key), &[][..])?;
             }
         }
         drop(row);
@@ -287,7 +351,7 @@ impl Batch<'_> {
         }
     }
 
-    fn count_expired(&mut self, identity: &Identity) {
+    pub(super) fn count_expired(&mut self, identity: &Identity) {
         if let Some(entry) = self.index.sessions.get_mut(identity) {
             entry.expired += 1;
         }
@@ -335,68 +399,14 @@ impl Batch<'_> {
             Ok(entry) => entry,
             Err(gone) => return Ok(Err(gone)),
         };
-        let Some(feed) = &mut entry.feed else { return Ok(Err(SessionsError::Gone)) };
+        let Some(feed) = &mut entry.feed else {
+            return Ok(Err(SessionsError::Gone));
+        };
         if more {
             return Ok(Ok(Resume::More));
         }
         feed.lagging = false;
         Ok(Ok(Resume::Feeding))
-    }
-
-    /// Keeps the message as its topic's retained one, or removes that one; false when the device
-    /// has as many as it may have.
-    fn retain(&mut self, identity: &Identity, message: &Message) -> Result<bool, Failure> {
-        let key = layout::key(identity, message.topic.as_bytes());
-        if message.payload.is_empty() {
-            self.forget_retained(identity, &key)?;
-            return Ok(true);
-        }
-        if !self.has_room_to_retain(identity, &key, message)? {
-            self.purge_retained(identity)?;
-            if !self.has_room_to_retain(identity, &key, message)? {
-                return Ok(false);
-            }
-        }
-        self.forget_retained(identity, &key)?;
-        let row = layout::encode_message(&Message { id: None, ..message.clone() });
-        self.tables.retained.insert(&*key, &*row)?;
-        let (messages, bytes) = self.index.retained.entry(identity.clone()).or_default();
-        *messages += 1;
-        *bytes = bytes.saturating_add(layout::cost(message));
-        self.durably();
-        Ok(true)
-    }
-
-    fn has_room_to_retain(
-        &self,
-        identity: &Identity,
-        key: &[u8],
-        message: &Message,
-    ) -> Result<bool, Failure> {
-        let old = self.tables.retained.get(key)?;
-        let old = old.as_ref().and_then(|row| layout::decode_head(row.value()));
-        let (messages, bytes) = self.index.retained.get(identity).copied().unwrap_or_default();
-        let messages = if old.is_some() { messages } else { messages + 1 };
-        let bytes = bytes.saturating_sub(old.map_or(0, |head| head.cost));
-        Ok(messages <= self.limits.messages
-            && bytes.saturating_add(layout::cost(message)) <= self.limits.bytes)
-    }
-
-    fn forget_retained(&mut self, identity: &Identity, key: &[u8]) -> Result<(), Failure> {
-        let Some(cost) = self
-            .tables
-            .retained
-            .remove(key)?
-            .map(|row| layout::decode_head(row.value()).map_or(0, |head| head.cost))
-        else {
-            return Ok(());
-        };
-        self.durably();
-        if let Some((messages, bytes)) = self.index.retained.get_mut(identity) {
-            *messages = messages.saturating_sub(1);
-            *bytes = bytes.saturating_sub(cost);
-        }
-        Ok(())
     }
 
     /// Removes the deadlines of a whole queue, before the queue itself goes.
@@ -405,7 +415,9 @@ impl Batch<'_> {
         for row in self.tables.queue.range(prefix..&*end)? {
             let (key, value) = row?;
             if let Some(at) = layout::decode_head(value.value()).and_then(|head| head.expires_at) {
-                self.tables.deadlines.remove(&*layout::time_key(at, key.value()))?;
+                self.tables
+                    .deadlines
+                    .remove(&*layout::time_key(at, key.value()))?;
             }
         }
         Ok(())
@@ -418,69 +430,9 @@ impl Batch<'_> {
         for (key, value) in first_rows(&self.tables.ids, prefix, &end, usize::MAX)? {
             if layout::number(&value) != Some(0) {
                 self.tables.ids.insert(&*key, &0u64.to_le_bytes()[..])?;
-                self.tables.settled_ids.insert(&*layout::time_key(self.now, &key), &[][..])?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes messages whose time is over and that were never sent: how many, and whether there
-    /// is more to do.
-    pub(super) fn reap_messages(&mut self, now: Timestamp) -> Result<(usize, bool), Failure> {
-        let to = layout::time_key(now.saturating_add(Duration::from_micros(1)), &[]);
-        let due = first_rows(&self.tables.deadlines, &[], &to, REAP_MESSAGES)?;
-        let mut removed = 0;
-        for (key, _) in &due {
-            self.tables.deadlines.remove(&**key)?;
-            self.outcome.changed = true;
-            let place = layout::split_time(key).and_then(|(_, rest)| layout::split_identity(rest));
-            let Some((identity, seq)) = place else { continue };
-            let Some(seq) = seq.try_into().ok().map(u64::from_be_bytes) else { continue };
-            // one that was sent is finished, whatever its time [MQTT5-3.3.2-5]
-            if self.state(&identity, seq)? == FlowState::Waiting && self.remove(&identity, seq)? {
-                self.count_expired(&identity);
-                removed += 1;
-            }
-        }
-        Ok((removed, due.len() == REAP_MESSAGES))
-    }
-
-    /// Forgets the ids of messages that were settled long ago.
-    pub(super) fn reap_ids(&mut self, now: Timestamp) -> Result<bool, Failure> {
-        if now.saturating_since(self.opened_at) < IDS_KEPT {
-            return Ok(false);
-        }
-        let to = layout::time_key(now.saturating_sub(IDS_KEPT), &[]);
-        let due = first_rows(&self.tables.settled_ids, &[], &to, REAP_MESSAGES)?;
-        for (key, _) in &due {
-            self.tables.settled_ids.remove(&**key)?;
-            if let Some((_, id_key)) = layout::split_time(key) {
-                self.tables.ids.remove(id_key)?;
-            }
-            self.outcome.changed = true;
-        }
-        Ok(due.len() == REAP_MESSAGES)
-    }
-
-    /// Removes retained messages of a device whose time is over. They are not delivered anyway;
-    /// their room is taken back when it is needed.
-    fn purge_retained(&mut self, identity: &Identity) -> Result<(), Failure> {
-        let prefix = layout::identity_key(identity);
-        let end = layout::prefix_end(&prefix);
-        let mut over = Vec::new();
-        for row in self.tables.retained.range(&*prefix..&*end)? {
-            let (key, value) = row?;
-            let Some(head) = layout::decode_head(value.value()) else { continue };
-            if head.expires_at.is_some_and(|at| at <= self.now) {
-                over.push((key.value().to_vec(), head.cost));
-            }
-        }
-        for (key, cost) in over {
-            self.tables.retained.remove(&*key)?;
-            self.outcome.changed = true;
-            if let Some((messages, bytes)) = self.index.retained.get_mut(identity) {
-                *messages = messages.saturating_sub(1);
-                *bytes = bytes.saturating_sub(cost);
+                self.tables
+                    .settled_ids
+                    .insert(&*layout::time_key(self.now, &key), &[][..])?;
             }
         }
         Ok(())

@@ -5,12 +5,14 @@ use std::{path::Path, sync::PoisonError};
 use redb::{ReadTransaction, ReadableDatabase};
 
 use super::{
-    FlowState, Message, Queued, SessionsError,
-    batch::Failure,
-    file, layout, packet_id,
+    FlowState, Message, Queued, SessionsError, batch::Failure, file, layout, packet_id,
     writer::State,
 };
-use crate::{clock::Timestamp, identity::Identity, mqtt::{SessionEpoch, topics}};
+use crate::{
+    clock::Timestamp,
+    identity::Identity,
+    mqtt::{SessionEpoch, topics},
+};
 
 /// Which part of a queue is wanted.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +37,9 @@ impl State {
     fn begin_read(&self) -> Result<ReadTransaction, SessionsError> {
         let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
         match database.as_ref() {
-            Some(database) => database.begin_read().map_err(|error| unavailable(&error.into())),
+            Some(database) => database
+                .begin_read()
+                .map_err(|error| unavailable(&error.into())),
             None => Err(SessionsError::Unavailable(
                 self.trouble().unwrap_or_else(|| "it is not open".into()),
             )),
@@ -79,7 +83,9 @@ fn is_session(
     identity: &Identity,
     epoch: SessionEpoch,
 ) -> Result<bool, Failure> {
-    let row = reading.open_table(layout::SESSIONS)?.get(&*layout::identity_key(identity))?;
+    let row = reading
+        .open_table(layout::SESSIONS)?
+        .get(&*layout::identity_key(identity))?;
     let row = row.and_then(|row| layout::SessionRow::decode(row.value()));
     Ok(row.is_some_and(|row| row.epoch == epoch))
 }
@@ -115,7 +121,12 @@ fn read_part(
         if full && !part.messages.is_empty() {
             break;
         }
-        part.messages.push(Queued { seq, packet_id: packet_id(seq), state, message });
+        part.messages.push(Queued {
+            seq,
+            packet_id: packet_id(seq),
+            state,
+            message,
+        });
     }
     Ok(part)
 }
@@ -129,10 +140,17 @@ fn retained(
     let prefix = layout::identity_key(identity);
     let end = layout::prefix_end(&prefix);
     let mut messages = Vec::new();
-    for row in reading.open_table(layout::RETAINED)?.range(&*prefix..&*end)? {
+    for row in reading
+        .open_table(layout::RETAINED)?
+        .range(&*prefix..&*end)?
+    {
         let (key, value) = row?;
-        let Some(topic) = key.value().get(prefix.len()..) else { continue };
-        let Ok(topic) = std::str::from_utf8(topic) else { continue };
+        let Some(topic) = key.value().get(prefix.len()..) else {
+            continue;
+        };
+        let Ok(topic) = std::str::from_utf8(topic) else {
+            continue;
+        };
         if !topics::matches(filter, topic) {
             continue;
         }

@@ -32,7 +32,11 @@ impl QueueLimits {
 
 impl Default for QueueLimits {
     fn default() -> Self {
-        Self { messages: 1_000, bytes: 16 << 20, subscriptions: 1_024 }
+        Self {
+            messages: 1_000,
+            bytes: 16 << 20,
+            subscriptions: 1_024,
+        }
     }
 }
 
@@ -294,5 +298,8 @@ pub enum OpenError {
 /// The packet id of a place in the queue.
 pub(super) fn packet_id(seq: u64) -> PacketId {
     let number = (seq.saturating_sub(1) % 65_535) + 1;
-    u16::try_from(number).ok().and_then(NonZeroU16::new).unwrap_or(NonZeroU16::MIN)
+    u16::try_from(number)
+        .ok()
+        .and_then(NonZeroU16::new)
+        .unwrap_or(NonZeroU16::MIN)
 }

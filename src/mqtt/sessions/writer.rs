@@ -123,14 +123,13 @@ impl Inbox {
     fn take(&self, at_most: Option<Duration>, trouble: bool) -> Work {
         let mut waiting = self.waiting();
         let is_idle = |waiting: &mut Waiting| {
-            waiting.commands.is_empty()
-                && (trouble || waiting.marks.is_empty())
-                && !waiting.closing
+            waiting.commands.is_empty() && (trouble || waiting.marks.is_empty()) && !waiting.closing
         };
         waiting = match at_most {
-            None => {
-                self.came.wait_while(waiting, is_idle).unwrap_or_else(PoisonError::into_inner)
-            }
+            None => self
+                .came
+                .wait_while(waiting, is_idle)
+                .unwrap_or_else(PoisonError::into_inner),
             Some(at_most) => {
                 self.came
                     .wait_timeout_while(waiting, at_most, is_idle)
@@ -147,7 +146,11 @@ impl Inbox {
             waiting.marks.drain(..marks).collect()
         };
         let last = waiting.closing && waiting.commands.is_empty() && waiting.marks.is_empty();
-        Work { commands, marks, last }
+        Work {
+            commands,
+            marks,
+            last,
+        }
     }
 
     /// Nothing comes in any more; what is left is dropped, which tells its callers.
@@ -190,7 +193,10 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn trouble(&self) -> Option<Arc<str>> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -235,7 +241,9 @@ impl Writer {
 
     /// One transaction, if there is anything to do.
     fn work(&mut self, work: Work) {
-        let Work { commands, marks, .. } = work;
+        let Work {
+            commands, marks, ..
+        } = work;
         let idle = commands.is_empty() && marks.is_empty();
         if idle && self.soft_commits == 0 {
             return;
@@ -276,8 +284,13 @@ impl Writer {
         flush: bool,
     ) -> Result<(), Failure> {
         let state = Arc::clone(&self.state);
-        let database = state.database.read().unwrap_or_else(PoisonError::into_inner);
-        let database = database.as_ref().ok_or_else(|| Failure::from_text("not open"))?;
+        let database = state
+            .database
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let database = database
+            .as_ref()
+            .ok_or_else(|| Failure::from_text("not open"))?;
         let mut writing = database.begin_write()?;
         writing.set_quick_repair(true);
         let tables = Tables::open(&writing)?;
@@ -297,7 +310,11 @@ impl Writer {
         }
         let outcome = batch.finish()?;
         let durable = outcome.durable || flush || self.soft_commits >= SOFT_COMMITS_MAX;
-        writing.set_durability(if durable { Durability::Immediate } else { Durability::None })?;
+        writing.set_durability(if durable {
+            Durability::Immediate
+        } else {
+            Durability::None
+        })?;
         if durable || outcome.changed {
             writing.commit()?;
             self.soft_commits = if durable { 0 } else { self.soft_commits + 1 };
@@ -310,7 +327,11 @@ impl Writer {
 
     /// Notes that writing fails. Said once; whoever asks meanwhile is told.
     fn fail(&mut self, failure: &Failure) {
-        let mut trouble = self.state.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut trouble = self
+            .state
+            .trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if trouble.is_none() {
             tracing::error!(reason = %failure, "session store cannot write; nothing is lost, trying again");
         }
@@ -320,11 +341,24 @@ impl Writer {
     /// Opens the database again and reads the index from it.
     fn recover(&mut self) {
         // closed first: its lock would keep us out
-        *self.state.database.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self
+            .state
+            .database
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = None;
         match self.reopen() {
             Ok(()) => {
-                *self.state.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                for feed in self.index.sessions.values_mut().filter_map(|entry| entry.feed.as_mut()) {
+                *self
+                    .state
+                    .trouble
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner) = None;
+                for feed in self
+                    .index
+                    .sessions
+                    .values_mut()
+                    .filter_map(|entry| entry.feed.as_mut())
+                {
                     // rows may be there that it was not told of
                     feed.silence_again();
                 }
@@ -336,16 +370,19 @@ impl Writer {
 
     fn reopen(&mut self) -> Result<(), Failure> {
         let opener = &self.opener;
-        let (database, mut index) =
-            catch_unwind(AssertUnwindSafe(|| -> Result<(Database, Index), Failure> {
+        let (database, mut index) = catch_unwind(AssertUnwindSafe(
+            || -> Result<(Database, Index), Failure> {
                 let database = opener()?;
                 let unclean_stops = file::begin(&database, false)?;
                 let index = file::load(&database, unclean_stops)?;
                 Ok((database, index))
-            }))
-            .unwrap_or_else(|_| Err(Failure::from_text("opening it panicked")))?;
+            },
+        ))
+        .unwrap_or_else(|_| Err(Failure::from_text("opening it panicked")))?;
         for (identity, entry) in &mut index.sessions {
-            let Some(old) = self.index.sessions.remove(identity) else { continue };
+            let Some(old) = self.index.sessions.remove(identity) else {
+                continue;
+            };
             if old.epoch != entry.epoch {
                 continue;
             }
@@ -355,7 +392,11 @@ impl Writer {
             entry.feed = old.feed;
         }
         self.index = index;
-        *self.state.database.write().unwrap_or_else(PoisonError::into_inner) = Some(database);
+        *self
+            .state
+            .database
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Some(database);
         self.soft_commits = 0;
         self.end_orphans()
     }
@@ -363,8 +404,13 @@ impl Writer {
     /// Sessions without a connection are over, or their time begins to run.
     pub(super) fn end_orphans(&mut self) -> Result<(), Failure> {
         let state = Arc::clone(&self.state);
-        let database = state.database.read().unwrap_or_else(PoisonError::into_inner);
-        let database = database.as_ref().ok_or_else(|| Failure::from_text("not open"))?;
+        let database = state
+            .database
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let database = database
+            .as_ref()
+            .ok_or_else(|| Failure::from_text("not open"))?;
         let mut writing = database.begin_write()?;
         writing.set_durability(Durability::Immediate)?;
         writing.set_quick_repair(true);
@@ -374,18 +420,29 @@ impl Writer {
         let erased = batch.end_orphans()?;
         batch.finish()?;
         writing.commit()?;
-        self.state.erased.lock().unwrap_or_else(PoisonError::into_inner).extend(erased);
+        self.state
+            .erased
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(erased);
         Ok(())
     }
 
     fn finish(&mut self) {
-        let mut database = self.state.database.write().unwrap_or_else(PoisonError::into_inner);
+        let mut database = self
+            .state
+            .database
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(database) = database.take()
             && let Err(failure) = file::finish(&database)
         {
             tracing::error!(reason = %failure, "session store could not be closed in order");
         }
-        *self.state.trouble.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some("it is closed".into());
+        *self
+            .state
+            .trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some("it is closed".into());
     }
 }

@@ -113,7 +113,7 @@ impl Fold {
             }
             Effect::RecordError(row) => self.error(device, row),
             Effect::Connected { at, ip } => {
-                self.connected(device, *at, ip.map(|ip| ip.to_string()))
+                self.connected(device, *at, ip.map(|ip| ip.to_string()));
             }
             Effect::Disconnected { at, reason } => self.disconnected(device, *at, reason),
             Effect::PendingEmptyCache(pending) => {

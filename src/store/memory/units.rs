@@ -150,7 +150,7 @@ impl Device {
             self.row.connected = false;
             self.row.last_disconnection = Some(at);
             self.presence(at, "disconnected", |row| {
-                row.reason = Some(reason.to_owned())
+                row.reason = Some(reason.to_owned());
             });
         }
     }

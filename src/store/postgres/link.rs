@@ -32,7 +32,9 @@ const NODE_LOCK: i64 = 0x7461_6e69_7400_0001;
 pub(super) fn options(url: &str) -> Result<PgConnectOptions, StoreError> {
     if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
         let what = "a PostgreSQL URL begins with postgres://";
-        return Err(StoreError::Database(sqlx::Error::Configuration(what.into())));
+        return Err(StoreError::Database(sqlx::Error::Configuration(
+            what.into(),
+        )));
     }
     let options = PgConnectOptions::from_str(url)?
         .application_name("tanit")

@@ -71,7 +71,7 @@ type SqlStore = PostgresStore;
 const READERS_MAX: u32 = 8;
 
 /// How long the statements of a batch of units may take, before their connection is given up.
-const UNITS_TIMEOUT: Duration = Duration::from_secs(60);
+const UNITS_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Of each path of an interface the newest sample; one look-up in the primary key each.
 const NEWEST_SAMPLES: &str = "SELECT series.path, newest.value_at, newest.received_at, newest.value \

@@ -25,7 +25,9 @@ pub(super) async fn samples(
     };
     // stamps are whole microseconds: after one is from the next on
     let since = query.since.map_or(i64::MIN, Timestamp::as_micros);
-    let since_after = query.since_after.map_or(i64::MIN, |at| at.as_micros().saturating_add(1));
+    let since_after = query
+        .since_after
+        .map_or(i64::MIN, |at| at.as_micros().saturating_add(1));
     let sql = if query.newest_first {
         "SELECT value_at, received_at, value FROM sample \
          WHERE series = $1 AND value_at >= $2 AND value_at < $3 \

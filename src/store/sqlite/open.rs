@@ -38,11 +38,11 @@ pub(super) fn prepare(file: &Path) -> Result<(), StoreError> {
         .mode(0o600)
         .open(file);
     made.and_then(|_| fs::set_permissions(file, fs::Permissions::from_mode(0o600)))
-        .map_err(|error| named(file, error))
+        .map_err(|error| named(file, &error))
 }
 
 /// An I/O error with the path that it is about.
-fn named(file: &Path, error: io::Error) -> StoreError {
+fn named(file: &Path, error: &io::Error) -> StoreError {
     let error = io::Error::new(error.kind(), format!("{}: {error}", file.display()));
     StoreError::Unavailable(sqlx::Error::Io(error))
 }
@@ -95,7 +95,7 @@ pub(super) async fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
         .create_new(true)
         .mode(0o600)
         .open(to)
-        .map_err(|error| named(to, error))?;
+        .map_err(|error| named(to, &error))?;
     let mut conn = SqliteConnection::connect_with(&options(from)).await?;
     let copied = sqlx::query("VACUUM INTO $1")
         .bind(to.to_string_lossy().into_owned())
@@ -105,5 +105,5 @@ pub(super) async fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
     copied?;
     fs::File::open(to)
         .and_then(|file| file.sync_all())
-        .map_err(|error| named(to, error))
+        .map_err(|error| named(to, &error))
 }

@@ -32,6 +32,7 @@ use crate::{
         sessions::{Enqueued, Message, QueueLimits, Sessions},
         takeover::Owners,
     },
+    pki::{PoolContents, Pools, RealmCa},
 };
 
 pub(super) const BASE: &str = "acme/Zm9vYmFyYmF6cXV4MTIzNA";
@@ -211,6 +212,7 @@ pub(super) struct Bench {
     pub(super) tasks: TaskTracker,
     /// Bytes that fit into a connection in one direction.
     pub(super) pipe_bytes: usize,
+    ca: RealmCa,
     _directory: tempfile::TempDir,
 }
 
@@ -238,7 +240,16 @@ impl Bench {
         .expect("a new file");
         let engine = Recorder::new();
         let tasks = TaskTracker::new();
+        let realm = identity().realm;
+        let ca = RealmCa::generate(&realm, wall).expect("a CA");
+        let pools = Pools::new();
+        let contents = PoolContents {
+            certificates_pem: vec![ca.certificate_pem().to_owned()],
+            ..PoolContents::default()
+        };
+        pools.replace(&realm, &contents).expect("a valid CA");
         let shared = Shared {
+            pools,
             settings: Arc::new(settings),
             sessions,
             owners: Owners::default(),
@@ -256,22 +267,35 @@ impl Bench {
             engine,
             tasks,
             pipe_bytes: 1 << 20,
+            ca,
             _directory: directory,
         }
     }
 
-    pub(super) fn certificate(&self, lifetime: Duration) -> Arc<PeerCertificate> {
+    /// A certificate of [`identity`], issued now.
+    fn certificate(&self, lifetime: Duration) -> Arc<PeerCertificate> {
+        let now = self.shared.clock.wall();
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let request = rcgen::CertificateParams::default()
+            .serialize_request(&key)
+            .expect("valid");
+        let request = request.pem().expect("valid");
+        let issued = self
+            .ca
+            .issue(&request, &identity(), lifetime, now)
+            .expect("issued");
+        let der = pem::parse(&issued.pem).expect("valid").into_contents();
         Arc::new(PeerCertificate {
-            serial: "1".to_owned(),
-            not_after: self.shared.clock.wall().saturating_add(lifetime),
-            ca_fingerprint: "00".to_owned(),
-            chain: Vec::new(),
+            serial: issued.serial,
+            not_after: issued.not_after,
+            ca_fingerprint: String::new(),
+            chain: vec![Arc::from(der)],
         })
     }
 
     /// Opens a socket whose peer has the certificate of [`identity`].
     pub(super) fn open(&self, version: Version) -> Client {
-        self.open_until(version, Duration::from_secs(86_400))
+        self.open_until(version, Duration::from_hours(24))
     }
 
     pub(super) fn open_until(&self, version: Version, lifetime: Duration) -> Client {

@@ -11,15 +11,15 @@ use crate::mqtt::{
     packet::{Connect, Packet, PublishProperties, QoS, ReasonCode, Version, Will},
 };
 
-fn will(topic: &str) -> Option<Will> {
-    Some(Will {
+fn will(topic: &str) -> Will {
+    Will {
         topic: topic.into(),
         payload: bytes::Bytes::from_static(b"gone"),
         qos: QoS::AtLeastOnce,
         retain: true,
         delay: 0,
         properties: PublishProperties::default(),
-    })
+    }
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn fc_090_a_will_outside_the_own_tree_refuses_the_connect() {
         let bench = Bench::new();
         for (version, reason) in [(Version::V311, v311), (Version::V5, v5)] {
             let asked = Connect {
-                will: will(topic),
+                will: Some(will(topic)),
                 ..connect(version)
             };
             let (mut client, connack) = bench.connect(asked).await;

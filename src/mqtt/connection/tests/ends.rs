@@ -103,7 +103,7 @@ async fn keep_alive_stands_still_while_we_do_not_read() {
     }
     bench.engine.wait_for(|told| told.len() == 101).await;
     tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(3600)).await;
+    tokio::time::advance(Duration::from_hours(1)).await;
     bench.engine.next_owed().release(Outcome::Stored);
     assert!(matches!(client.receive().await, Packet::PubAck(_)));
     tokio::time::advance(Duration::from_secs(10)).await;
@@ -113,7 +113,7 @@ async fn keep_alive_stands_still_while_we_do_not_read() {
 #[tokio::test]
 async fn fc_072_a_certificate_that_expires_ends_the_connection() {
     let bench = Bench::new();
-    let mut client = bench.open_until(Version::V5, Duration::from_secs(60));
+    let mut client = bench.open_until(Version::V5, Duration::from_mins(1));
     let asked = Connect {
         keep_alive: 0,
         ..connect_to_stay(Version::V5)

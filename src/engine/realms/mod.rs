@@ -5,23 +5,28 @@
 //! are closed. One rebuild runs at a time, so that an older state never replaces a newer one. A
 //! realm whose pool cannot be built keeps its old one, or none, and never takes another realm down.
 
+mod cas;
+mod error;
+
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use serde::Serialize;
 use zeroize::Zeroizing;
+
+pub use cas::CaView;
+pub use error::RealmError;
 
 use super::{
     Engine,
     actor::Actor,
-    live::{LiveDevices, SessionsFailed},
-    tokens::{self, InvalidTokenKey, SigningFailed, TokenApi, TokenKey, TokenKeyPair},
+    live::LiveDevices,
+    tokens::{self, TokenApi, TokenKey, TokenKeyPair},
 };
 use crate::{
-    clock::{SharedClock, Timestamp},
+    clock::SharedClock,
     identity::RealmName,
     mqtt::DisconnectReason,
-    pki::{MasterKey, PoolContents, Pools, RealmCa},
-    store::{CaRow, Change, DeviceStats, RealmRow, Store, StoreError},
+    pki::{MasterKey, PoolContents, Pools},
+    store::{Change, DeviceStats, RealmRow, Store, StoreError},
 };
 
 /// Largest CRL file that is read, in bytes.
@@ -88,77 +93,6 @@ pub struct RealmPatch {
     pub datastream_maximum_storage_retention: Option<u64>,
 }
 
-/// A CA of a realm's pool, for people.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CaView {
-    /// Hexadecimal SHA-256 of its DER; names it within the realm.
-    pub fingerprint: String,
-    /// Its subject.
-    pub subject: String,
-    /// End of its validity.
-    pub not_after: Timestamp,
-    /// Whether new certificates are issued by it.
-    pub issuing: bool,
-    /// When it was added.
-    pub added_at: Timestamp,
-    /// The certificate, PEM.
-    pub certificate_pem: String,
-}
-
-/// Why a realm was not changed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RealmError {
-    /// No such realm.
-    #[error("realm not found")]
-    NotFound,
-    /// A realm of this name exists.
-    #[error("realm already exists")]
-    Exists,
-    /// The key for tokens cannot be used.
-    #[error(transparent)]
-    Key(#[from] InvalidTokenKey),
-    /// Devices are connected and the deletion was not forced.
-    #[error("{0} devices of the realm are connected")]
-    DevicesConnected(usize),
-    /// No such CA in the realm.
-    #[error("CA not found")]
-    CaNotFound,
-    /// This CA is in the pool already.
-    #[error("CA already exists")]
-    CaExists,
-    /// The certificate or key given cannot be a CA's; the text says why.
-    #[error("{0}")]
-    CaInvalid(String),
-    /// An issuing CA needs its private key.
-    #[error("an issuing CA needs its private key")]
-    CaKeyMissing,
-    /// The issuing CA cannot be removed.
-    #[error("the CA issues the realm's certificates; rotate it first")]
-    CaIssuing,
-    /// The realm's private key is not kept here.
-    #[error("the realm's private key is not kept here; sign with it where it is")]
-    NoPrivateKey,
-    /// A token cannot be made; the text says why.
-    #[error("{0}")]
-    Token(&'static str),
-    /// The key generator or the signer failed.
-    #[error(transparent)]
-    Signing(#[from] SigningFailed),
-    /// What is sealed cannot be opened, or the reverse; damage, or a foreign master key.
-    #[error("a key of the realm cannot be sealed or opened: {0}")]
-    Sealed(String),
-    /// The new pool was refused; the old one stays.
-    #[error("the realm's pool was refused: {0}")]
-    Pool(String),
-    /// The session store failed.
-    #[error(transparent)]
-    Sessions(#[from] SessionsFailed),
-    /// The store failed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
 /// What [`Realms`] is made of.
 #[derive(Debug)]
 pub struct RealmsParts {
@@ -182,7 +116,15 @@ impl Realms {
     /// The realms kept in the store; their pools are empty until [`Realms::load`].
     #[must_use]
     pub fn new(parts: RealmsParts) -> Self {
-        let RealmsParts { store, engine, live, pools, master_key, clock, crls } = parts;
+        let RealmsParts {
+            store,
+            engine,
+            live,
+            pools,
+            master_key,
+            clock,
+            crls,
+        } = parts;
         Self {
             store,
             engine,
@@ -254,10 +196,14 @@ impl Realms {
         };
         let ca = self.new_ca(&row.name)?;
         let change = Change::CreateRealm(row.clone(), ca);
-        self.apply(change, by.did(now, "realm.create", &row.name)).await?;
+        self.apply(change, by.did(now, "realm.create", &row.name))
+            .await?;
         self.rebuild_pool(&row.name).await?;
         self.engine.interfaces().refresh_realm(&row.name).await?;
-        Ok(CreatedRealm { row, private_key_pem: returned })
+        Ok(CreatedRealm {
+            row,
+            private_key_pem: returned,
+        })
     }
 
     /// Public key, sealed private key to keep, private key to hand out.
@@ -281,14 +227,6 @@ impl Realms {
         Ok((pair.public_key_pem, Some(sealed), None))
     }
 
-    fn new_ca(&self, realm: &RealmName) -> Result<CaRow, RealmError> {
-        let now = self.clock.wall();
-        RealmCa::generate(realm, now)
-            .map_err(|error| RealmError::CaInvalid(error.to_string()))?
-            .to_row(true, &self.master_key, now)
-            .map_err(|error| RealmError::Sealed(error.to_string()))
-    }
-
     /// Changes a realm and returns it.
     ///
     /// # Errors
@@ -309,7 +247,8 @@ impl Realms {
             device_registration_limit: patch.device_registration_limit,
             datastream_maximum_storage_retention: patch.datastream_maximum_storage_retention,
         };
-        self.apply(change, by.did(self.clock.wall(), "realm.update", realm)).await?;
+        self.apply(change, by.did(self.clock.wall(), "realm.update", realm))
+            .await?;
         self.engine.interfaces().refresh_realm(realm).await?;
         self.show(realm).await
     }
@@ -343,92 +282,20 @@ impl Realms {
     }
 
     async fn remove_realm(&self, realm: &RealmName, by: &Actor) -> Result<(), RealmError> {
-        self.live.disconnect_realm(realm, DisconnectReason::Deleted).await;
+        self.live
+            .disconnect_realm(realm, DisconnectReason::Deleted)
+            .await;
         self.live.erase_realm(realm).await?;
         let audit = by.did(self.clock.wall(), "realm.delete", realm);
-        self.apply(Change::DeleteRealm(realm.clone()), audit).await?;
+        self.apply(Change::DeleteRealm(realm.clone()), audit)
+            .await?;
         self.engine.interfaces().drop_realm(realm);
         // a device that was let in before the pool was gone
-        self.live.disconnect_realm(realm, DisconnectReason::Deleted).await;
+        self.live
+            .disconnect_realm(realm, DisconnectReason::Deleted)
+            .await;
         self.live.erase_realm(realm).await?;
         Ok(())
-    }
-
-    /// The CAs of a realm, newest first.
-    ///
-    /// # Errors
-    /// `NotFound`, or when the store fails.
-    pub async fn cas(&self, realm: &RealmName) -> Result<Vec<CaView>, RealmError> {
-        self.show(realm).await?;
-        Ok(self.store.cas(realm).await?.iter().map(CaView::of).collect())
-    }
-
-    /// Makes a new issuing CA; the old ones stay in the pool until they are removed.
-    ///
-    /// # Errors
-    /// `NotFound`, or when something here fails.
-    pub async fn rotate_ca(&self, realm: &RealmName, by: &Actor) -> Result<CaView, RealmError> {
-        self.show(realm).await?;
-        let row = self.new_ca(realm)?;
-        self.add_ca(row, "ca.rotate", by).await
-    }
-
-    /// Takes an operator's own CA into the pool, as the issuing one if asked.
-    ///
-    /// # Errors
-    /// `NotFound`, `CaInvalid`, `CaKeyMissing`, `CaExists`, or when the store fails.
-    pub async fn import_ca(
-        &self,
-        realm: &RealmName,
-        certificate_pem: &str,
-        private_key_pem: Option<&str>,
-        issuing: bool,
-        by: &Actor,
-    ) -> Result<CaView, RealmError> {
-        self.show(realm).await?;
-        if issuing && private_key_pem.is_none() {
-            return Err(RealmError::CaKeyMissing);
-        }
-        let now = self.clock.wall();
-        let row = RealmCa::import(realm, certificate_pem, private_key_pem, now)
-            .map_err(|error| RealmError::CaInvalid(error.to_string()))?
-            .to_row(issuing, &self.master_key, now)
-            .map_err(|error| RealmError::Sealed(error.to_string()))?;
-        self.add_ca(row, "ca.import", by).await
-    }
-
-    async fn add_ca(&self, row: CaRow, action: &str, by: &Actor) -> Result<CaView, RealmError> {
-        let view = CaView::of(&row);
-        let realm = row.realm.clone();
-        let object = format!("{realm}/{}", row.fingerprint);
-        self.apply(Change::AddCa(row), by.did(self.clock.wall(), action, object)).await?;
-        self.rebuild_pool(&realm).await?;
-        Ok(view)
-    }
-
-    /// Removes a CA from the pool and closes the connections that it had vouched for.
-    ///
-    /// # Errors
-    /// `CaNotFound`, `CaIssuing`, or when the store fails.
-    pub async fn remove_ca(
-        &self,
-        realm: &RealmName,
-        fingerprint: &str,
-        by: &Actor,
-    ) -> Result<(), RealmError> {
-        self.show(realm).await?;
-        let rows = self.store.cas(realm).await?;
-        let row = rows
-            .iter()
-            .find(|row| row.fingerprint.eq_ignore_ascii_case(fingerprint))
-            .ok_or(RealmError::CaNotFound)?;
-        if row.issuing {
-            return Err(RealmError::CaIssuing);
-        }
-        let object = format!("{realm}/{}", row.fingerprint);
-        let audit = by.did(self.clock.wall(), "ca.remove", object);
-        self.apply(Change::RemoveCa(realm.clone(), row.fingerprint.clone()), audit).await?;
-        self.refresh(realm).await
     }
 
     /// Rebuilds a realm's pool and closes the connections that it refuses.
@@ -484,7 +351,9 @@ impl Realms {
             return Err(RealmError::Token("names no API"));
         }
         if apis.contains(&TokenApi::Housekeeping) {
-            return Err(RealmError::Token("a realm's key does not count in Housekeeping"));
+            return Err(RealmError::Token(
+                "a realm's key does not count in Housekeeping",
+            ));
         }
         let row = self.show(realm).await?;
         let sealed = row.jwt_private_key_sealed.ok_or(RealmError::NoPrivateKey)?;
@@ -496,19 +365,9 @@ impl Realms {
             .map_err(|_| RealmError::Sealed("is not text".to_owned()))?;
         let now = self.clock.wall();
         let token = tokens::sign(pem, &tokens::claims(apis, now, expiry))?;
-        self.apply(Change::Note, by.did(now, "token.sign", realm)).await?;
+        self.apply(Change::Note, by.did(now, "token.sign", realm))
+            .await?;
         Ok(token)
-    }
-
-    /// The CA that issues the realm's certificates.
-    ///
-    /// # Errors
-    /// `NotFound` when the realm has none; when its key cannot be opened or the store fails.
-    pub async fn issuing_ca(&self, realm: &RealmName) -> Result<RealmCa, RealmError> {
-        let rows = self.store.cas(realm).await?;
-        let row = rows.iter().find(|row| row.issuing).ok_or(RealmError::CaNotFound)?;
-        RealmCa::from_row(row, &self.master_key)
-            .map_err(|error| RealmError::Sealed(error.to_string()))
     }
 
     async fn apply(
@@ -517,34 +376,15 @@ impl Realms {
         audit: crate::store::AuditEntry,
     ) -> Result<(), RealmError> {
         use crate::store::Subject;
-        self.store.apply(change, audit).await.map_err(|error| match error {
-            StoreError::NotFound(Subject::Realm) => RealmError::NotFound,
-            StoreError::Conflict(Subject::Realm) => RealmError::Exists,
-            StoreError::NotFound(Subject::Ca) => RealmError::CaNotFound,
-            StoreError::Conflict(Subject::Ca) => RealmError::CaExists,
-            other => RealmError::Store(other),
-        })
+        self.store
+            .apply(change, audit)
+            .await
+            .map_err(|error| match error {
+                StoreError::NotFound(Subject::Realm) => RealmError::NotFound,
+                StoreError::Conflict(Subject::Realm) => RealmError::Exists,
+                StoreError::NotFound(Subject::Ca) => RealmError::CaNotFound,
+                StoreError::Conflict(Subject::Ca) => RealmError::CaExists,
+                other => RealmError::Store(other),
+            })
     }
-}
-
-impl CaView {
-    fn of(row: &CaRow) -> Self {
-        let (subject, not_after) = described(&row.certificate_pem).unwrap_or_default();
-        Self {
-            fingerprint: row.fingerprint.clone(),
-            subject,
-            not_after,
-            issuing: row.issuing,
-            added_at: row.added_at,
-            certificate_pem: row.certificate_pem.clone(),
-        }
-    }
-}
-
-/// Subject and end of a stored certificate; `None` if it cannot be read, which only damage does.
-fn described(certificate_pem: &str) -> Option<(String, Timestamp)> {
-    let block = pem::parse(certificate_pem).ok()?;
-    let (_, certificate) = x509_parser::parse_x509_certificate(block.contents()).ok()?;
-    let not_after = certificate.validity().not_after.timestamp().checked_mul(1_000_000)?;
-    Some((certificate.subject().to_string(), Timestamp::from_micros(not_after)))
 }
