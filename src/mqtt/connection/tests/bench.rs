@@ -252,7 +252,6 @@ impl Bench {
             pools,
             settings: Arc::new(settings),
             sessions,
-            pools: crate::pki::Pools::new(),
             owners: Owners::default(),
             intake: engine.clone(),
             registry: engine.clone(),
