@@ -218,7 +218,14 @@ impl Committer {
     async fn attempt(&self, units: Vec<Unit>) -> Result<Vec<Committed>, StoreError> {
         let count = units.len();
         let began = self.clock.now();
-        let committed = self.store.commit(units).await?;
+        let mut commit = self.store.commit(units);
+        let committed = match tokio::time::timeout(Health::SLOW_COMMIT, &mut commit).await {
+            Ok(committed) => committed?,
+            Err(_) => {
+                self.health.slow();
+                commit.await?
+            }
+        };
         self.counters
             .commit_seconds
             .observe(self.clock.now().duration_since(began));

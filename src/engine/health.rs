@@ -21,6 +21,9 @@ pub(super) struct Health {
 }
 
 impl Health {
+    /// A commit that takes longer than this counts as an outage until it is done.
+    pub(super) const SLOW_COMMIT: Duration = Duration::from_secs(1);
+
     pub(super) fn new(clock: SharedClock, counters: Arc<EngineCounters>) -> Self {
         Self {
             clock,
@@ -39,6 +42,14 @@ impl Health {
                 what,
                 "the store is not available; nothing is acknowledged, trying again"
             );
+        }
+    }
+
+    /// A commit has been under way for [`Self::SLOW_COMMIT`].
+    pub(super) fn slow(&self) {
+        self.counters.set_store_available(false);
+        if self.line_is_due() {
+            tracing::warn!("the store does not finish a commit; nothing is acknowledged meanwhile");
         }
     }
 

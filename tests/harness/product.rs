@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{ExitStatus, Output, Stdio},
     sync::Arc,
     time::Duration,
@@ -110,10 +110,6 @@ impl Tanit {
         self.directory.path().join("data")
     }
 
-    pub(crate) fn directory(&self) -> &Path {
-        self.directory.path()
-    }
-
     fn log_path(&self) -> PathBuf {
         self.directory.path().join("tanit.log")
     }
@@ -123,14 +119,16 @@ impl Tanit {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.as_ref().and_then(Child::id).expect("it runs")
+    /// The process id of the broker itself, also where another program was started around it.
+    pub(crate) fn pid(&self) -> i32 {
+        let lock = std::fs::read_to_string(self.data_dir().join("lock")).expect("a lock");
+        lock.trim().parse().expect("a process id")
     }
 
     /// SIGKILL.
     pub(crate) async fn kill(&mut self) {
-        let mut child = self.child.take().expect("it runs");
-        child.kill().await.expect("it can be killed");
+        self.signal(rustix::process::Signal::KILL);
+        self.ended().await;
     }
 
     /// SIGTERM, and waits for the end.
@@ -140,8 +138,7 @@ impl Tanit {
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
-        let pid = i32::try_from(self.pid()).expect("a process id");
-        let pid = rustix::process::Pid::from_raw(pid).expect("a process id");
+        let pid = rustix::process::Pid::from_raw(self.pid()).expect("a process id");
         rustix::process::kill_process(pid, signal).expect("it can be signalled");
     }
 
@@ -307,6 +304,15 @@ impl Tanit {
             }
         });
         assert!(waited.await.is_ok(), "the device never was {what}");
+    }
+}
+
+impl Drop for Tanit {
+    /// What runs under another program would outlive it.
+    fn drop(&mut self) {
+        if self.child.is_some() && !self.wrapper.is_empty() {
+            self.signal(rustix::process::Signal::KILL);
+        }
     }
 }
 
