@@ -342,7 +342,7 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// A key is unknown or a value is not of its form.
-    #[error("{0}")]
+    #[error("{}", without_profile(&.0.to_string()))]
     Invalid(Box<figment::Error>),
     /// Legal values that contradict each other; all of them.
     #[error("{}", .0.join("\n"))]
@@ -545,6 +545,11 @@ impl figment::Provider for Named<'_> {
     }
 }
 
+/// Figment says of every key which profile it is in; there is one, and nobody has heard of it.
+fn without_profile(error: &str) -> String {
+    error.replace("key \"default.", "key \"")
+}
+
 /// Durations as `30s` or `90days`.
 mod span {
     use std::time::Duration;
@@ -552,7 +557,19 @@ mod span {
     use serde::{Deserialize, Deserializer, Serializer};
 
     pub(super) fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(&humantime::format_duration(*span))
+        to.collect_str(&in_words(*span))
+    }
+
+    /// As people set it: whole days are not turned into months.
+    pub(super) fn in_words(span: Duration) -> String {
+        const DAY: u64 = 24 * 60 * 60;
+        let days = span.as_secs() / DAY;
+        let rest = span - Duration::from_secs(days * DAY);
+        match (days, rest.is_zero()) {
+            (0, _) => humantime::format_duration(span).to_string(),
+            (_, true) => format!("{days}days"),
+            (_, false) => format!("{days}days {}", humantime::format_duration(rest)),
+        }
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
@@ -631,9 +648,24 @@ mod tests {
         let error = load("[mqtt]\nlisten = \"0.0.0.0:1\"\nlitsen = 1\n").expect_err("unknown key");
         let text = error.to_string();
         assert!(
-            text.contains("litsen") && text.contains("tanit.toml"),
+            text.contains("\"mqtt.litsen\"") && text.contains("tanit.toml"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn durations_are_shown_as_people_set_them() {
+        for (seconds, words) in [
+            (0, "0s"),
+            (30, "30s"),
+            (5400, "1h 30m"),
+            (90 * 86_400, "90days"),
+            (365 * 86_400 + 60, "365days 1m"),
+        ] {
+            let span = Duration::from_secs(seconds);
+            assert_eq!(span::in_words(span), words);
+            assert_eq!(humantime::parse_duration(words), Ok(span));
+        }
     }
 
     #[test]
