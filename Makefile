@@ -24,6 +24,9 @@ demo: ## a realm, a device over mutual TLS, data in and out, a kill -9 in betwee
 test: deps ## every test that fits in minutes
 	$(CARGO) test --locked
 
+test-heavy: deps ## the whole cases, which take minutes to hours
+	$(CARGO) test --locked -- --ignored --nocapture --test-threads=1 --skip seeds_of_the_fuzzer
+
 fmt: ## formats the code
 	$(CARGO) fmt
 

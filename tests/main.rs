@@ -3,8 +3,10 @@
 mod ack_after_commit;
 mod broker;
 mod crash;
+mod docs;
 mod harness;
 mod house;
+mod master_key;
 mod qos_flows;
 mod restart;
 mod store_contract;
