@@ -81,7 +81,7 @@ impl Api {
         }
     }
 
-    /// The claim, and what it lists to allow everything (spec/http-apis.md 1.1 and 6).
+    /// The claim, and what it lists to allow everything.
     const fn claim(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::AppEngine => ("a_aea", &[".*::.*"]),
