@@ -19,7 +19,7 @@ fn sources(below: &str) -> Vec<(PathBuf, String)> {
                     .map(|entry| entry.unwrap().path()),
             );
         } else if path.extension().is_some_and(|extension| extension == "rs") && path.exists() {
-            let text = fs::read_to_string(&path).unwrap();
+            let text = fs::read_to_string(&path).expect("a source file");
             let code = text
                 .split("#[cfg(test)]")
                 .next()
