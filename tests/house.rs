@@ -15,8 +15,8 @@ fn sources(below: &str) -> Vec<(PathBuf, String)> {
         if path.is_dir() {
             open.extend(
                 fs::read_dir(&path)
-                    .unwrap()
-                    .map(|entry| entry.unwrap().path()),
+                    .expect("it can be read")
+                    .map(|entry| entry.expect("it can be read").path()),
             );
         } else if path.extension().is_some_and(|extension| extension == "rs") && path.exists() {
             let text = fs::read_to_string(&path).expect("a source file");
