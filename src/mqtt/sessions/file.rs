@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError};
+use redb::{
+    Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError,
+    backends::FileBackend,
+};
 
 use super::{
     OpenError, SessionExpiry,
@@ -41,7 +44,7 @@ fn create(path: &Path) -> Result<Database, DatabaseError> {
         .mode(0o600)
         .open(path)?;
     file.set_permissions(Permissions::from_mode(0o600))?;
-    builder(path).create_file(file)
+    builder(path).create_with_backend(FileBackend::new(file)?)
 }
 
 /// A builder that says how far a repair has come.
