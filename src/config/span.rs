@@ -12,7 +12,7 @@ pub(super) fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, 
 pub(super) fn in_words(span: Duration) -> String {
     const DAY: u64 = 24 * 60 * 60;
     let days = span.as_secs() / DAY;
-    let rest = span - Duration::from_secs(days * DAY);
+    let rest = span.saturating_sub(Duration::from_secs(days * DAY));
     match (days, rest.is_zero()) {
         (0, _) => humantime::format_duration(span).to_string(),
         (_, true) => format!("{days}days"),
