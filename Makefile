@@ -5,6 +5,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 TARGET ?= codec
 SECONDS_FUZZ ?= 300
+VENV := tests/sdk/.venv
 
 .PHONY: help build run demo test test-heavy test-sdk fmt lint docs deny check fuzz deps
 
@@ -23,6 +24,18 @@ demo: ## a realm, a device over mutual TLS, data in and out, a kill -9 in betwee
 
 test: deps ## every test that fits in minutes
 	$(CARGO) test --locked
+
+test-heavy: deps ## the tests that are too long or too large for `make test`
+	$(CARGO) test --locked -- --ignored
+
+test-sdk: deps $(VENV)/installed ## clients and device SDKs in Python, unchanged, against the binary
+	$(CARGO) build --locked --bin tanit
+	$(VENV)/bin/python tests/sdk/run.py
+
+$(VENV)/installed: tests/sdk/requirements.txt | deps
+	python3 -m venv --clear $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
 
 fmt: ## formats the code
 	$(CARGO) fmt
