@@ -2,6 +2,7 @@
 
 mod ack_after_commit;
 mod broker;
+mod clients;
 mod crash;
 mod docs;
 mod harness;

@@ -9,3 +9,11 @@ pub(crate) mod product;
 pub(crate) fn install_crypto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
+
+/// Says that a part of the tests did not run, in the line that CI looks for. Written past the test
+/// runner, which hides what a passing test prints.
+pub(crate) fn skipped(what: &str) {
+    use std::io::Write as _;
+    let line = format!("\nSKIPPED: {what}\n");
+    let _ = std::io::stdout().write_all(line.as_bytes());
+}
