@@ -4,7 +4,7 @@ use std::{
     path::{Path, PathBuf},
     process::Stdio,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rcgen::{
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     process::Command,
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use crate::harness::{
@@ -682,7 +682,7 @@ async fn fc_066_openssl_is_given_no_session_in_tls_1_3() {
     assert!(!client.keeps_a_session("-tls1_3").await);
 }
 
-/// OpenSSL and GnuTLS; mbedTLS has no command-line client in Debian.
+/// `OpenSSL` and `GnuTLS`; mbed TLS has no command-line client in Debian.
 #[expect(clippy::print_stdout, reason = "CI looks for the line")]
 #[tokio::test]
 async fn fc_079_clients_of_tls_1_2_alone_connect_with_rsa_and_ecdsa() {

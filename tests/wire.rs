@@ -171,7 +171,7 @@ fn bad_connects(is_v5: bool, bad: &[u8]) -> Vec<(Vec<u8>, &'static str)> {
         let mut body = raw_text(b"MQTT");
         body.extend([level, flags, 0, 60]);
         body.extend(properties);
-        fields.iter().for_each(|field| body.extend(*field));
+        body.extend(fields.concat());
         frame(0x10, &body)
     };
     let mut all = vec![
@@ -615,7 +615,9 @@ async fn fc_059_very_deep_topics_are_refused_and_cost_little() {
         assert!(answer.body[2..].iter().all(|code| *code == 0x80));
         assert_eq!(answer.body.len(), 2 + chunk.len());
         let mut body = vec![0, 11];
-        chunk.iter().for_each(|filter| text(filter, &mut body));
+        for filter in chunk {
+            text(filter, &mut body);
+        }
         connection.send(&frame(0xa2, &body)).await;
         assert_eq!(connection.expect(11).await.body, [0, 11]);
     }
