@@ -362,8 +362,8 @@ impl TestDevice {
         let status = answer.status();
         let body: Value = answer.json().await.expect("JSON");
         assert_eq!(status, 201, "{body}");
-        let certificate = body["data"]["client_crt"].as_str();
-        certificate
+        body["data"]["client_crt"]
+            .as_str()
             .expect("a PEM")
             .clone_into(&mut self.certificate);
     }
