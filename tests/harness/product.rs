@@ -231,7 +231,8 @@ impl Tanit {
             secret,
             certificate: String::new(),
             key: Arc::new(rcgen::KeyPair::generate().expect("a key")),
-            server_ca: std::fs::read(self.data_dir().join("server-ca.crt")).expect("our CA"),
+            // configured certificates have none here; the test says then what is to be trusted
+            server_ca: std::fs::read(self.data_dir().join("server-ca.crt")).unwrap_or_default(),
         };
         device.renew(self).await;
         device
@@ -285,6 +286,22 @@ impl Tanit {
         let rows = rows.as_array().expect("a list").iter().rev();
         rows.map(|row| row["error_name"].as_str().expect("a name").to_owned())
             .collect()
+    }
+
+    /// A number of `/metrics`, named as it stands there, labels included; 0 if it is not there.
+    pub(crate) async fn metric(&self, name: &str) -> u64 {
+        super::install_crypto();
+        let text = reqwest::get(format!("http://{}/metrics", self.http))
+            .await
+            .expect("an answer")
+            .text()
+            .await
+            .expect("a text");
+        let line = text.lines().find_map(|line| {
+            let (found, number) = line.rsplit_once(' ')?;
+            (found == name).then(|| number.to_owned())
+        });
+        line.map_or(0, |number| number.parse().expect("a number"))
     }
 
     /// Waits until `device show` satisfies `condition`.
@@ -404,6 +421,16 @@ pub(crate) fn client_tls(
     certificate: &str,
     key: &rcgen::KeyPair,
 ) -> Arc<rustls::ClientConfig> {
+    client_tls_of(rustls::DEFAULT_VERSIONS, server_ca, certificate, key)
+}
+
+/// The same for these versions of TLS.
+pub(crate) fn client_tls_of(
+    versions: &[&'static rustls::SupportedProtocolVersion],
+    server_ca: &[u8],
+    certificate: &str,
+    key: &rcgen::KeyPair,
+) -> Arc<rustls::ClientConfig> {
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject};
     let mut roots = rustls::RootCertStore::empty();
     roots
@@ -415,7 +442,7 @@ pub(crate) fn client_tls(
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions)
         .expect("versions")
         .with_root_certificates(roots)
         .with_client_auth_cert(chain, key)
