@@ -355,6 +355,20 @@ impl Config {
     /// # Errors
     /// When a source cannot be read, a key is unknown, or a value cannot be used.
     pub fn load(overlay: &Overlay) -> Result<Self, ConfigError> {
+        let config = Self::read(overlay)?;
+        let problems = config.problems();
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(ConfigError::Contradictory(problems))
+        }
+    }
+
+    /// Reads the settings, whatever [`Self::problems`] there are with them.
+    ///
+    /// # Errors
+    /// When a source cannot be read, a key is unknown, or a value is not of its form.
+    pub fn read(overlay: &Overlay) -> Result<Self, ConfigError> {
         let mut figment = Figment::from(Serialized::defaults(Self::default()));
         if let Some(path) = &overlay.file {
             let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
@@ -369,12 +383,7 @@ impl Config {
             .map_err(|error| ConfigError::Invalid(Box::new(error)))?;
         config.overlay(overlay);
         config.file.clone_from(&overlay.file);
-        let problems = config.problems();
-        if problems.is_empty() {
-            Ok(config)
-        } else {
-            Err(ConfigError::Contradictory(problems))
-        }
+        Ok(config)
     }
 
     fn overlay(&mut self, overlay: &Overlay) {
