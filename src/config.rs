@@ -550,8 +550,21 @@ impl figment::Provider for Named<'_> {
     fn data(
         &self,
     ) -> Result<figment::value::Map<figment::Profile, figment::value::Dict>, figment::Error> {
-        Toml::string(self.text).data()
+        Toml::string(self.text)
+            .data()
+            .map_err(|error| figment::Error::from(without_drawing(&error.to_string())))
     }
+}
+
+/// A message of the TOML parser as one line: it draws the place below the line that names it.
+fn without_drawing(message: &str) -> String {
+    let is_drawn = |line: &str| {
+        line.trim_start_matches(|c: char| c.is_ascii_digit())
+            .starts_with(" |")
+            || line.trim_start().starts_with('|')
+    };
+    let lines: Vec<_> = message.lines().filter(|line| !is_drawn(line)).collect();
+    lines.join(": ")
 }
 
 /// Durations as `30s` or `90days`.

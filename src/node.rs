@@ -231,8 +231,11 @@ impl Node {
         clock: SharedClock,
         shutdown: &Shutdown,
     ) -> Result<Self, NodeError> {
-        let master_key = Arc::new(MasterKey::load_or_create(&config.master_key_path(), true)?);
         let store = open_store(&config, front, &clock).await?;
+        // realms have sealed keys: where there are some, another master key would be of no use
+        let is_new = store.realms().await?.is_empty();
+        let master_key = MasterKey::load_or_create(&config.master_key_path(), is_new)?;
+        let master_key = Arc::new(master_key);
         for identity in store.close_stale(clock.wall()).await? {
             tracing::info!(%identity, "was connected when the node ended; disconnected now");
         }

@@ -437,6 +437,7 @@ async fn fc_131_settings_that_cannot_be_used_get_one_clear_line() {
     let folder = tempfile::tempdir().expect("a directory");
     let (certificate, _) = server_certificate(folder.path(), "one", false);
     let (_, other_key) = server_certificate(folder.path(), "two", false);
+    let (old, old_key) = server_certificate(folder.path(), "old", true);
     let missing = folder.path().join("missing.key").display().to_string();
     let junk = folder.path().join("junk.pem");
     std::fs::write(&junk, "junk").expect("a file");
@@ -448,7 +449,7 @@ async fn fc_131_settings_that_cannot_be_used_get_one_clear_line() {
             "[mqtt]\nconnect_timeout = \"soon\"\n".to_owned(),
             "connect_timeout",
         ),
-        ("[mqtt\n".to_owned(), "toml"),
+        ("[mqtt\n".to_owned(), "line 1"),
         (
             "[mqtt]\nqueue_messages_max = 0\n".to_owned(),
             "queue_messages_max",
@@ -460,6 +461,7 @@ async fn fc_131_settings_that_cannot_be_used_get_one_clear_line() {
         (tls(&certificate, &missing), "missing.key"),
         (tls(&certificate, &junk), "junk.pem"),
         (tls(&certificate, &other_key), "does not belong"),
+        (tls(&old, &old_key), "expired"),
         (housekeeping, "housekeeping_public_key"),
         (
             "[database]\nurl = \"mysql://localhost/x\"\n".to_owned(),
@@ -613,6 +615,7 @@ async fn fc_131_config_check_lists_all_problems_at_once() {
          [log]\nlevel = \"no=such=level\"\n{}",
         tls(&certificate, &missing)
     );
+    std::fs::write(tanit.data_dir(), "").expect("a file in its place");
     let file = tanit.beside("bad.toml");
     std::fs::write(&file, config).expect("a file");
     let file = file.display().to_string();
@@ -630,10 +633,12 @@ async fn fc_131_config_check_lists_all_problems_at_once() {
         "broker_url",
         "housekeeping_public_key",
         "tls.certificates",
-        "log",
+        "data_dir",
+        "no=such=level",
     ] {
         assert!(problems.contains(word), "{word}: {problems}");
     }
+    std::fs::remove_file(tanit.data_dir()).expect("gone");
     let good = tanit.beside("good.toml");
     std::fs::write(&good, "[mqtt]\nqueue_messages_max = 5\n").expect("a file");
     let report = tanit
