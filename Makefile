@@ -6,7 +6,7 @@ CARGO ?= cargo
 TARGET ?= codec
 SECONDS_FUZZ ?= 300
 
-.PHONY: help build run demo test test-heavy test-sdk fmt lint docs deny check fuzz certs deps
+.PHONY: help build run demo test test-heavy test-sdk fmt lint docs deny check fuzz deps
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -36,6 +36,12 @@ docs: ## the API documentation, warnings are errors
 deny: ## licences, bans and sources of the dependencies
 	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked
 	$(CARGO) deny --all-features check bans licenses sources
+
+fuzz: ## TARGET=codec SECONDS_FUZZ=300: one fuzz target, for so long
+	@command -v cargo-fuzz >/dev/null || $(CARGO) install cargo-fuzz --locked
+	mkdir -p fuzz/target/corpus/$(TARGET)
+	$(CARGO) fuzz run -s none $(TARGET) fuzz/target/corpus/$(TARGET) fuzz/corpus/$(TARGET) -- \
+		-max_total_time=$(SECONDS_FUZZ)
 
 check: ## what every change has to pass
 	$(CARGO) fmt --check

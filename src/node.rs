@@ -28,8 +28,8 @@ use crate::{
         sessions::{OpenError, QueueLimits, Sessions},
     },
     pki::{
-        MasterKey, MasterKeyError, Pools, ServerCertificateError, ServerCertificateFiles,
-        ServerCertificates,
+        CaError, MasterKey, MasterKeyError, Pools, RealmCa, SealError, ServerCertificateError,
+        ServerCertificateFiles, ServerCertificates,
     },
     shutdown::{Asked, Shutdown, Signals},
     store::{Store, StoreError, postgres::PostgresStore, sqlite::SqliteStore},
@@ -232,10 +232,7 @@ impl Node {
         shutdown: &Shutdown,
     ) -> Result<Self, NodeError> {
         let store = open_store(&config, front, &clock).await?;
-        // realms have sealed keys: where there are some, another master key would be of no use
-        let is_new = store.realms().await?.is_empty();
-        let master_key = MasterKey::load_or_create(&config.master_key_path(), is_new)?;
-        let master_key = Arc::new(master_key);
+        let master_key = Arc::new(open_master_key(&config, &*store).await?);
         for identity in store.close_stale(clock.wall()).await? {
             tracing::info!(%identity, "was connected when the node ended; disconnected now");
         }
@@ -501,6 +498,29 @@ async fn open_store(
         }
         let _ = clock;
     }
+}
+
+/// The master key: made only while there is no realm, whose keys are sealed under one; refused when
+/// it is not the one that they are sealed under.
+async fn open_master_key(config: &Config, store: &dyn Store) -> Result<MasterKey, NodeError> {
+    let path = config.master_key_path();
+    let realms = store.realms().await?;
+    let master_key = MasterKey::load_or_create(&path, realms.is_empty())?;
+    for realm in realms {
+        let rows = store.cas(&realm.name).await?;
+        let Some(row) = rows.iter().find(|row| row.key_sealed.is_some()) else {
+            continue;
+        };
+        return match RealmCa::from_row(row, &master_key) {
+            Err(CaError::Sealed {
+                source: SealError::WrongKey,
+                ..
+            }) => Err(MasterKeyError::Foreign(path).into()),
+            // one that is damaged is its realm's matter
+            _ => Ok(master_key),
+        };
+    }
+    Ok(master_key)
 }
 
 /// Opens the session store off the runtime: a repair takes its time, and health is answered.

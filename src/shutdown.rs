@@ -104,6 +104,6 @@ mod tests {
         let soft = shutdown.soft.clone();
         shutdown.tasks.spawn(async move { soft.cancelled().await });
         shutdown.soft.cancel();
-        assert!(shutdown.drained(Duration::from_secs(60)).await);
+        assert!(shutdown.drained(Duration::from_mins(1)).await);
     }
 }

@@ -277,6 +277,16 @@ async fn open_with_will(tanit: &Tanit, device: &TestDevice, topic: &str, value: 
 /// An expiry of 5 s instead of 30 s, in real time.
 #[tokio::test]
 async fn fc_043_expiry_of_queued_values_survives_restarts() {
+    expiry_over_restarts(5).await;
+}
+
+#[tokio::test]
+#[ignore = "heavy: waits for 30 s"]
+async fn fc_043_expiry_of_queued_values_survives_restarts_whole() {
+    expiry_over_restarts(30).await;
+}
+
+async fn expiry_over_restarts(seconds: u32) {
     let mut tanit = Tanit::start().await;
     tanit.realm("acme").await;
     tanit
@@ -285,7 +295,7 @@ async fn fc_043_expiry_of_queued_values_survives_restarts() {
             &json!({"interface_name": "t.Brief", "version_major": 1, "version_minor": 0,
                 "type": "datastream", "ownership": "server", "mappings": [
                     {"endpoint": "/brief", "type": "integer", "reliability": "guaranteed",
-                        "retention": "stored", "expiry": 5},
+                        "retention": "stored", "expiry": seconds},
                     {"endpoint": "/long", "type": "integer", "reliability": "guaranteed",
                         "retention": "stored", "expiry": 3600}]}),
         )

@@ -15,11 +15,11 @@ fn sources(below: &str) -> Vec<(PathBuf, String)> {
         if path.is_dir() {
             open.extend(
                 fs::read_dir(&path)
-                    .unwrap()
-                    .map(|entry| entry.unwrap().path()),
+                    .expect("it can be read")
+                    .map(|entry| entry.expect("it can be read").path()),
             );
         } else if path.extension().is_some_and(|extension| extension == "rs") && path.exists() {
-            let text = fs::read_to_string(&path).unwrap();
+            let text = fs::read_to_string(&path).expect("a source file");
             let code = text
                 .split("#[cfg(test)]")
                 .next()
@@ -142,4 +142,21 @@ fn the_migrations_of_both_databases_are_in_step() {
         names
     };
     assert_eq!(list("sqlite"), list("postgres"));
+}
+
+#[tokio::test]
+async fn what_is_secret_is_readable_by_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let tanit = crate::harness::product::Tanit::start().await;
+    tanit.realm("acme").await;
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&tanit.data_dir()), 0o700);
+    for entry in fs::read_dir(tanit.data_dir()).unwrap() {
+        let path = entry.unwrap().path();
+        let is_certificate = path.extension().is_some_and(|extension| extension == "crt");
+        if !is_certificate {
+            assert_eq!(mode(&path), 0o600, "{}", path.display());
+        }
+    }
 }

@@ -532,6 +532,12 @@ async fn fc_131_a_database_of_a_newer_program_and_a_lost_master_key_are_refused(
     assert_eq!(output.status.code(), Some(78), "{said}");
     assert!(said.contains("master.key"), "{said}");
     assert!(!key.exists(), "no new one in its place");
+    let other = Tanit::start().await;
+    std::fs::copy(other.data_dir().join("master.key"), &key).expect("another key");
+    let output = serve(&tanit.data_dir(), "", &[]).await;
+    let said = reason(&output);
+    assert_eq!(output.status.code(), Some(78), "{said}");
+    assert!(said.contains("another master key"), "{said}");
     std::fs::rename(&aside, &key).expect("moved");
 
     let file = tanit.data_dir().join("tanit.db").display().to_string();

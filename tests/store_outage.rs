@@ -162,6 +162,8 @@ async fn fc_034_a_locked_sqlite_file_commits_nothing_and_all_after_it_is_free() 
         .await
         .unwrap();
 
+    let ping = store.ping().await;
+    assert!(matches!(ping, Err(StoreError::Unavailable(_))), "{ping:?}");
     let refused = store.commit(vec![sample(&identity, 1)]).await;
     assert!(
         matches!(refused, Err(StoreError::Unavailable(_))),

@@ -152,6 +152,9 @@ pub struct NodeStatus {
     pub database: String,
     /// Seconds since the start.
     pub uptime_seconds: u64,
+    /// The CA that devices need to trust the broker, PEM, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_ca_pem: Option<String>,
 }
 
 /// Whether a node serves, and if not, why.

@@ -69,8 +69,9 @@ impl Credentials {
             files::replace(&ca_file, pem.as_bytes(), 0o644)?;
         } else {
             context.output.note(
-                "server-ca.crt was not written: the server's certificate is not of Tanit's making; \
-                 give devices the CA that it comes from",
+                "server-ca.crt was not written: the node does not tell the CA of its certificate; copy \
+                 server-ca.crt from its data directory, or the CA of the certificate that it is \
+                 configured with",
             );
         }
         let result = json!({

@@ -70,7 +70,7 @@ impl Data {
             .query("to", self.to.map(|to| to.resolve(now)))
             .query("limit", self.limit);
         let doing = format_args!(
-            "read {} {path} of the device {}/{}",
+            "read {}/{path} of the device {}/{}",
             self.interface, self.realm, self.device
         );
         let data = client.send(request).await.doing(doing)?;

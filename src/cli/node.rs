@@ -50,7 +50,12 @@ impl Status {
         };
         // out of time, what was answered last is what there is to say
         let _ = tokio::time::timeout(self.wait, until_ready).await;
-        let status = last.doing("show the status")?;
+        let mut status = last.doing("show the status")?;
+        if !context.output.is_json()
+            && let Some(fields) = status.as_object_mut()
+        {
+            fields.remove("server_ca_pem"); // for programs
+        }
         context.output.object(&status);
         if is_ready(&status) {
             return Ok(Exit::Done);

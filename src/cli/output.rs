@@ -141,7 +141,8 @@ impl Output {
 
     /// Why the verb failed, on standard error.
     pub(super) fn failure(&mut self, failure: &Failure) {
-        let _ = writeln!(self.streams.err, "tanit: {}", visible(&failure.message));
+        let lines: Vec<_> = failure.message.split('\n').map(visible).collect();
+        let _ = writeln!(self.streams.err, "tanit: {}", lines.join("\n"));
     }
 
     /// Asks whether to go on with something that cannot be undone.
@@ -220,20 +221,48 @@ fn align(header: Vec<String>, rows: Vec<Vec<String>>) -> String {
     text
 }
 
+/// A line for each field; the fields of an object within stand under its name and theirs, and a text
+/// of more than one line goes on below itself.
 fn record(object: &Value) -> String {
     let Some(fields) = object.as_object() else {
         return format!("{object:#}\n");
     };
-    let width = fields
-        .keys()
-        .map(|name| name.chars().count())
+    let mut lines = Vec::new();
+    for (name, value) in fields {
+        match value {
+            Value::Object(inner) if !inner.is_empty() => {
+                lines.extend(
+                    inner
+                        .iter()
+                        .map(|(key, value)| (format!("{name}.{key}"), value)),
+                );
+            }
+            value => lines.push((name.clone(), value)),
+        }
+    }
+    let lines: Vec<_> = lines
+        .into_iter()
+        .map(|(name, value)| (visible(&name), value))
+        .collect();
+    let width = lines
+        .iter()
+        .map(|(name, _)| name.chars().count())
         .max()
         .unwrap_or(0);
-    let mut lines = String::new();
-    for (name, value) in fields {
-        let _ = writeln!(lines, "{:width$}  {}", visible(name), cell(Some(value)));
+    let mut text = String::new();
+    for (name, value) in lines {
+        let value = match value.as_str() {
+            Some(value) => value.trim_end().split('\n').map(visible).collect(),
+            None => vec![cell(Some(value))],
+        };
+        for (index, line) in value.iter().enumerate() {
+            let name = if index == 0 { name.as_str() } else { "" };
+            let padded = format!("{name:width$}  {line}");
+            text.push_str(padded.trim_end());
+            text.push('\n');
+        }
     }
-    lines
+    text
 }
 
 /// One value on one line.
@@ -253,11 +282,11 @@ fn cell(value: Option<&Value>) -> String {
     }
 }
 
-/// The text with control characters written out, line ends excepted where they end it.
+/// The text with control characters written out.
 pub(super) fn visible(text: &str) -> String {
     let mut visible = String::with_capacity(text.len());
     for character in text.chars() {
-        if character.is_control() && character != '\n' {
+        if character.is_control() {
             visible.extend(character.escape_default());
         } else {
             visible.push(character);
@@ -297,7 +326,26 @@ longer  no         -
             cell(Some(&json!("a\u{1b}[2Jb\u{7}\r"))),
             "a\\u{1b}[2Jb\\u{7}\\r"
         );
+        assert_eq!(cell(Some(&json!("two\nlines"))), "two\\nlines");
         assert_eq!(record(&json!({"x\u{9b}": "ä"})), "x\\u{9b}  ä\n");
+    }
+
+    #[test]
+    fn a_record_opens_objects_and_keeps_lines_together() {
+        let object = json!({
+            "certificate": {"serial": "4f", "not_after": null},
+            "key": "-----BEGIN\nAAAA\n-----END\n",
+            "session": {},
+        });
+        let expected = "\
+certificate.not_after  -
+certificate.serial     4f
+key                    -----BEGIN
+                       AAAA
+                       -----END
+session                -
+";
+        assert_eq!(record(&object), expected);
     }
 
     #[test]

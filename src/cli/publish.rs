@@ -82,11 +82,16 @@ impl Publish {
                 .await
                 .map_err(|(_, failure)| failure);
         };
-        match self.send_value(client, &as_json).await {
-            Err((Some(StatusCode::UNPROCESSABLE_ENTITY), failure)) => {
-                self.send_value(client, &as_text).await.map_err(|_| failure)
-            }
-            answer => answer.map_err(|(_, failure)| failure),
+        let refused = match self.send_value(client, &as_json).await {
+            Ok(answer) => return Ok(answer),
+            Err((Some(StatusCode::UNPROCESSABLE_ENTITY), failure)) => failure,
+            Err((_, failure)) => return Err(failure),
+        };
+        match self.send_value(client, &as_text).await {
+            Ok(answer) => Ok(answer),
+            // neither has the type: what is wrong with the JSON says more
+            Err((Some(StatusCode::UNPROCESSABLE_ENTITY), _)) => Err(refused),
+            Err((_, failure)) => Err(failure),
         }
     }
 

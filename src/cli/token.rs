@@ -3,7 +3,6 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
-use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
@@ -13,7 +12,11 @@ use super::{
     exit::{Doing as _, Exit, Failure},
     files, times,
 };
-use crate::{clock::Timestamp, identity::RealmName, pki};
+use crate::{
+    engine::tokens::{self, TokenApi},
+    identity::RealmName,
+    pki,
+};
 
 /// Sign a token that allows everything in the named APIs of a realm.
 ///
@@ -81,14 +84,13 @@ impl Api {
         }
     }
 
-    /// The claim, and what it lists to allow everything (spec/http-apis.md 1.1 and 6).
-    const fn claim(self) -> (&'static str, &'static [&'static str]) {
+    const fn of_token(self) -> TokenApi {
         match self {
-            Self::AppEngine => ("a_aea", &[".*::.*"]),
-            Self::RealmManagement => ("a_rma", &[".*::.*"]),
-            Self::Pairing => ("a_pa", &[".*::.*"]),
-            Self::Channels => ("a_ch", &["JOIN::.*", "WATCH::.*"]),
-            Self::Housekeeping => ("a_ha", &[".*::.*"]),
+            Self::AppEngine => TokenApi::AppEngine,
+            Self::RealmManagement => TokenApi::RealmManagement,
+            Self::Pairing => TokenApi::Pairing,
+            Self::Channels => TokenApi::Channels,
+            Self::Housekeeping => TokenApi::Housekeeping,
         }
     }
 }
@@ -97,7 +99,8 @@ impl Token {
     pub(super) async fn run(self, context: &mut Context) -> Result<Exit, Failure> {
         let token = match (&self.key, &self.realm) {
             (Some(key), _) => {
-                let claims = self.claims(context.clock.wall());
+                let apis: Vec<_> = self.api.iter().map(|api| api.of_token()).collect();
+                let claims = tokens::claims(&apis, context.clock.wall(), self.expiry.0);
                 sign(&files::read_text(key).map(Zeroizing::new)?, &claims)
                     .doing(format_args!("sign with {}", key.display()))?
             }
@@ -125,20 +128,6 @@ impl Token {
         let token = answer["token"].as_str().map(str::to_owned);
         token.ok_or_else(|| Failure::failed("the node gave no token"))
     }
-
-    fn claims(&self, now: Timestamp) -> Map<String, Value> {
-        let seconds = |at: Timestamp| json!(at.as_millis().div_euclid(1000));
-        let mut claims = Map::new();
-        for api in &self.api {
-            let (name, allowed) = api.claim();
-            claims.insert(name.to_owned(), json!(allowed));
-        }
-        claims.insert("iat".to_owned(), seconds(now));
-        if let Some(expiry) = self.expiry.0 {
-            claims.insert("exp".to_owned(), seconds(now.saturating_add(expiry)));
-        }
-        claims
-    }
 }
 
 /// Signs with the algorithm that the key is for: ES256, ES384 or RS256.
@@ -146,16 +135,6 @@ fn sign(key_pem: &str, claims: &Map<String, Value>) -> Result<String, Failure> {
     let pkcs8 = pki::pkcs8(key_pem).map_err(|error| Failure::failed(format!("it {error}")))?;
     let block = pem::Pem::new("PRIVATE KEY", pkcs8.to_vec());
     let pem = Zeroizing::new(pem::encode(&block));
-    let mut keys = Vec::new();
-    if let Ok(key) = EncodingKey::from_ec_pem(pem.as_bytes()) {
-        keys.extend([(Algorithm::ES256, key.clone()), (Algorithm::ES384, key)]);
-    } else if let Ok(key) = EncodingKey::from_rsa_pem(pem.as_bytes()) {
-        keys.push((Algorithm::RS256, key));
-    }
-    // a key of another curve than the algorithm's is refused by the library
-    keys.iter()
-        .find_map(|(algorithm, key)| {
-            jsonwebtoken::encode(&Header::new(*algorithm), claims, key).ok()
-        })
-        .ok_or_else(|| Failure::failed("it is neither an RSA key nor one on P-256 or P-384"))
+    tokens::sign(&pem, claims)
+        .map_err(|_| Failure::failed("it is neither an RSA key nor one on P-256 or P-384"))
 }

@@ -219,12 +219,12 @@ impl Committer {
         let count = units.len();
         let began = self.clock.now();
         let mut commit = self.store.commit(units);
-        let committed = match tokio::time::timeout(Health::SLOW_COMMIT, &mut commit).await {
-            Ok(committed) => committed?,
-            Err(_) => {
-                self.health.slow();
-                commit.await?
-            }
+        let in_time = tokio::time::timeout(Health::SLOW_COMMIT, &mut commit).await;
+        let committed = if let Ok(committed) = in_time {
+            committed?
+        } else {
+            self.health.slow();
+            commit.await?
         };
         self.counters
             .commit_seconds

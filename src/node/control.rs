@@ -150,6 +150,7 @@ impl NodeControl for Control {
                 "sqlite"
             }
             .to_owned(),
+            server_ca_pem: self.certificates.ca_pem(),
             uptime_seconds: self
                 .clock
                 .now()

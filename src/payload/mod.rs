@@ -1,6 +1,6 @@
 //! Values and their forms: BSON on the wire, JSON in the APIs, compact bytes in the store. Pure.
 //!
-//! A device's payload goes through [`decode`] and then, with the type that its mapping declares,
+//! A device's payload goes through [`decode()`] and then, with the type that its mapping declares,
 //! [`Envelope::individual`] or [`Envelope::object`]; what comes from an API goes through
 //! [`Value::from_json`]. Both end in one validator (`check`), so that a value gets the same verdict
 //! on either way. BSON is read with `bson::RawDocument` alone, at most three levels deep, so that

@@ -43,6 +43,12 @@ pub enum MasterKeyError {
         "{0} does not hold a master key; put back the file that this data directory was made with"
     )]
     Malformed(PathBuf),
+    /// The file holds another master key than the data was sealed under.
+    #[error(
+        "{0} holds another master key than the database was made with; put back the file that it \
+         was made with"
+    )]
+    Foreign(PathBuf),
     /// The file cannot be read or written.
     #[error("the master key {path} cannot be {doing}")]
     Io {

@@ -1,7 +1,7 @@
 //! Numbers that the commit path remembers: of devices, interfaces and series.
 //!
 //! What is remembered is committed: numbers learnt inside a transaction are kept apart until it is
-//! ([`Numbers::keep`]) and dropped when it is not ([`Numbers::discard`]). Forgetting is always
+//! (`keep`) and dropped when it is not (`discard`). Forgetting is always
 //! allowed, the database is asked again.
 
 use std::{borrow::Borrow, collections::HashMap, hash::Hash};

@@ -578,10 +578,10 @@ pub trait Store: std::fmt::Debug + Send + Sync + 'static {
     /// When the database fails.
     async fn close_stale(&self, at: Timestamp) -> Result<Vec<Identity>, StoreError>;
 
-    /// Whether the database answers.
+    /// Whether the database commits, within a second.
     ///
     /// # Errors
-    /// When it does not.
+    /// `Unavailable` when it does not.
     async fn ping(&self) -> Result<(), StoreError>;
 
     /// Stops the commit path after what was taken is committed.

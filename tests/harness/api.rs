@@ -24,11 +24,6 @@ impl AppEngine {
         }
     }
 
-    /// Asks for what stands below the device's interfaces: status code and body.
-    pub(crate) async fn get(&self, tanit: &Tanit, device: &TestDevice, at: &str) -> (u16, Value) {
-        self.call(tanit, Method::GET, device, at, None).await
-    }
-
     /// Sets a value of a server-owned interface.
     pub(crate) async fn put(
         &self,

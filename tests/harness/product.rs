@@ -361,10 +361,10 @@ impl TestDevice {
         let status = answer.status();
         let body: Value = answer.json().await.expect("JSON");
         assert_eq!(status, 201, "{body}");
-        self.certificate = body["data"]["client_crt"]
+        body["data"]["client_crt"]
             .as_str()
             .expect("a PEM")
-            .to_owned();
+            .clone_into(&mut self.certificate);
     }
 
     /// Calls a Pairing route of this device with a CSR.

@@ -167,6 +167,7 @@ impl NodeControl for FakeNode {
 
     fn status(&self) -> NodeStatus {
         NodeStatus {
+            server_ca_pem: None,
             mqtt: Some("127.0.0.1:8883".parse().unwrap()),
             http: None,
             insecure_dev_mqtt: None,

@@ -478,6 +478,10 @@ async fn publish_reads_a_value_as_json_where_that_is_taken_and_as_text_otherwise
         "{}",
         neither.err
     );
+    let away = vec![wrong_type(), refused(503, "no session")];
+    let away = run(away, &words("42")).await;
+    assert_eq!(away.exit, Exit::TryLater);
+    assert!(away.err.contains("no session"), "{}", away.err);
     let missing = run(vec![refused(404, "Interface not found")], &words("42")).await;
     assert_eq!(missing.seen.len(), 1);
 }

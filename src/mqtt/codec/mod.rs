@@ -4,7 +4,7 @@
 //! in and before anything is kept, and a first packet that is no CONNECT at its first byte. The
 //! grammar is walked strictly (`check`), then `rmqtt-codec` builds the values, then they become
 //! those of [`packet`](super::packet). Whatever breaks a rule is a [`Violation`], which says how
-//! it is counted and what the peer is told. [`encode`] goes the other way and leaves its output as
+//! it is counted and what the peer is told. [`encode()`] goes the other way and leaves its output as
 //! it was when it fails. Nothing here panics on any input, waits, or keeps a buffer.
 //!
 //! Choices where the standard leaves room, the same in both versions: an overlong length is

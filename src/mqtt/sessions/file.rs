@@ -2,13 +2,18 @@
 
 use std::{
     collections::HashMap,
+    fs::{OpenOptions, Permissions},
     io,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError};
+use redb::{
+    Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError,
+    backends::FileBackend,
+};
 
 use super::{
     OpenError, SessionExpiry,
@@ -26,7 +31,20 @@ pub(super) type Opener = Box<dyn Fn() -> Result<Database, DatabaseError> + Send>
 /// Opens or creates the file at `path`.
 pub(super) fn opener(path: &Path) -> Opener {
     let path = path.to_owned();
-    Box::new(move || builder(&path).create(&path))
+    Box::new(move || create(&path))
+}
+
+/// Opens or creates a file that its owner alone can read: payloads are in it.
+fn create(path: &Path) -> Result<Database, DatabaseError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    builder(path).create_with_backend(FileBackend::new(file)?)
 }
 
 /// A builder that says how far a repair has come.
@@ -220,7 +238,7 @@ fn count_retained(
 
 /// Copies everything, as it was at one moment, into a new file.
 pub(super) fn copy(reading: &redb::ReadTransaction, file: &Path) -> Result<(), Failure> {
-    let target = builder(file).create(file)?;
+    let target = create(file)?;
     let mut writing = target.begin_write()?;
     writing.set_quick_repair(true);
     for (_, definition) in layout::ALL {

@@ -1,6 +1,6 @@
 //! What a batch of units comes to, worked out before anything is written. Pure.
 //!
-//! The databases read what a batch touches ([`Needs`], [`Known`]), [`fold`] plays the units on it in
+//! The databases read what a batch touches ([`Needs`], [`Known`]), [`fold()`] plays the units on it in
 //! order, and what is left to do is one list of rows a table ([`Writes`]): a counter that a thousand
 //! messages increase is one row, a property that was set ten times is its last value. So the
 //! statements of a commit depend on the number of tables, not on that of messages.

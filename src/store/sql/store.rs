@@ -48,8 +48,7 @@ impl Store for SqlStore {
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        sqlx::query("SELECT 1").execute(&self.pool).await?;
-        Ok(())
+        self.writer.ping().await
     }
 
     async fn close(&self) {

@@ -27,6 +27,8 @@ use crate::store::{
 const JOBS_MAX: usize = 1024;
 /// Units of one transaction, beyond which no further call joins it.
 const BATCH_UNITS_MAX: usize = 4096;
+/// How long a ping waits for its transaction.
+const PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// Changes of one transaction.
 const BATCH_CHANGES_MAX: usize = 128;
 
@@ -37,11 +39,13 @@ type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 enum Job {
     Units(Vec<Unit>, Reply<Vec<Committed>>),
     Change(Box<(Change, AuditEntry)>, Reply<()>),
+    /// Changes nothing, and is answered when a transaction went through.
+    Ping(Reply<()>),
 }
 
 impl Job {
-    const fn is_units(&self) -> bool {
-        matches!(self, Self::Units(..))
+    const fn is_change(&self) -> bool {
+        matches!(self, Self::Change(..))
     }
 }
 
@@ -50,6 +54,7 @@ impl Job {
 enum Done {
     Units(Vec<Committed>),
     Change(Result<(), StoreError>),
+    Ping,
 }
 
 /// The store's end of the commit task.
@@ -96,6 +101,17 @@ impl Writer {
         self.send(Job::Change(Box::new((change, audit)), reply))
             .await?;
         answer.await.map_err(|_| closed())?
+    }
+
+    /// Whether a transaction goes through, soon enough to call the database available.
+    pub(super) async fn ping(&self) -> Result<(), StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let pong = async {
+            self.send(Job::Ping(reply)).await?;
+            answer.await.map_err(|_| closed())?
+        };
+        let late = |_| StoreError::unavailable("the database has not committed for a second");
+        timeout(PING_TIMEOUT, pong).await.map_err(late)?
     }
 
     async fn send(&self, job: Job) -> Result<(), StoreError> {
@@ -188,10 +204,10 @@ impl CommitTask {
         let conn = connection.conn;
         super::begin(conn).await?;
         // a change may be a long removal; messages are short, or their connection is dead
-        let limit = if jobs.iter().all(Job::is_units) {
-            UNITS_TIMEOUT
-        } else {
+        let limit = if jobs.iter().any(Job::is_change) {
             Duration::MAX
+        } else {
+            UNITS_TIMEOUT
         };
         let done = timeout(limit, perform(conn, &mut self.caches, jobs, care)).await;
         self.link
@@ -208,7 +224,7 @@ fn gather(first: Job, arriving: &mut mpsc::Receiver<Job>) -> Vec<Job> {
     while let Some(job) = next {
         match &job {
             Job::Units(list, _) => units += list.len(),
-            Job::Change(..) => changes += 1,
+            Job::Change(..) | Job::Ping(_) => changes += 1,
         }
         jobs.push(job);
         let full = units >= BATCH_UNITS_MAX || changes >= BATCH_CHANGES_MAX;
@@ -228,11 +244,18 @@ async fn perform(
     let mut done = Vec::with_capacity(jobs.len());
     let mut rest = jobs;
     while let Some(job) = rest.first() {
-        if let Job::Change(change, _) = job {
-            let (change, audit) = &**change;
-            done.push(Done::Change(
-                perform_change(conn, caches, change, audit).await?,
-            ));
+        let single = match job {
+            Job::Units(..) => None,
+            Job::Ping(_) => Some(Done::Ping),
+            Job::Change(change, _) => {
+                let (change, audit) = &**change;
+                Some(Done::Change(
+                    perform_change(conn, caches, change, audit).await?,
+                ))
+            }
+        };
+        if let Some(single) = single {
+            done.push(single);
             rest = &rest[1..];
             continue;
         }
@@ -240,7 +263,7 @@ async fn perform(
             .iter()
             .map_while(|job| match job {
                 Job::Units(units, _) => Some(units),
-                Job::Change(..) => None,
+                Job::Change(..) | Job::Ping(_) => None,
             })
             .collect();
         let units: Vec<&Unit> = lists.iter().flat_map(|units| units.iter()).collect();
@@ -330,6 +353,7 @@ fn answer(jobs: Vec<Job>, result: Result<Vec<Done>, StoreError>) {
                 match (job, done) {
                     (Job::Units(_, reply), Done::Units(outcomes)) => drop(reply.send(Ok(outcomes))),
                     (Job::Change(_, reply), Done::Change(result)) => drop(reply.send(result)),
+                    (Job::Ping(reply), Done::Ping) => drop(reply.send(Ok(()))),
                     // perform answers in kind; a reply that is dropped is an error to its caller
                     _ => {}
                 }
@@ -339,7 +363,9 @@ fn answer(jobs: Vec<Job>, result: Result<Vec<Done>, StoreError>) {
             for job in jobs {
                 match job {
                     Job::Units(_, reply) => drop(reply.send(Err(error.for_another()))),
-                    Job::Change(_, reply) => drop(reply.send(Err(error.for_another()))),
+                    Job::Change(_, reply) | Job::Ping(reply) => {
+                        drop(reply.send(Err(error.for_another())));
+                    }
                 }
             }
         }
