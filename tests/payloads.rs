@@ -162,12 +162,6 @@ async fn fc_099_wrong_length_prefixes_are_refused_without_memory() {
         ("t.Dev/ints", &array),
     ];
     for (below, payload) in cases {
-        let below = below.trim_end_matches('/');
-        let below = if below == "t.DevObj" {
-            "t.DevObj/"
-        } else {
-            below
-        };
         for length in [-1, i32::MAX] {
             bench
                 .refused(below, &with_length(payload, 7, length), UNDECODABLE)
@@ -203,10 +197,10 @@ async fn fc_099_wrong_length_prefixes_are_refused_without_memory() {
 fn nested(tag: u8, depth: usize) -> Vec<u8> {
     let mut inner = vec![5, 0, 0, 0, 0];
     let mut heads = Vec::new();
-    let mut length = 5;
+    let mut length: i32 = 5;
     for _ in 0..depth {
         length += 8;
-        heads.push(i32::try_from(length).expect("it fits"));
+        heads.push(length);
     }
     let mut bytes = Vec::new();
     for length in heads.iter().rev() {
@@ -431,13 +425,10 @@ async fn fc_108_object_messages_match_the_objects_mappings() {
                 .tanit
                 .cli(&["device", "errors", "acme", &bench.device.id])
                 .await;
+            let detail = rows[0]["detail"].as_str().expect("a detail");
             assert!(
-                rows[0].to_string().contains("\\\"x\\\"")
-                    || rows[0]["detail"]
-                        .as_str()
-                        .is_some_and(|text| text.contains('x')),
-                "the key is named: {}",
-                rows[0]
+                detail.contains("\"x\"") || detail.ends_with(" x"),
+                "the key is named: {detail}"
             );
             assert_eq!(object_rows(&bench).await, stored, "nothing of it is stored");
         }
