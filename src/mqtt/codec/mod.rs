@@ -20,9 +20,6 @@ mod v3;
 mod v5;
 mod violation;
 
-#[cfg(test)]
-mod tests;
-
 use bytes::{Buf, BytesMut};
 
 pub use self::{
@@ -242,3 +239,6 @@ fn undo(packet: &mut Packet, repairs: Repairs) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests;
