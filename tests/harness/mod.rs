@@ -1,5 +1,6 @@
 //! What the behaviour tests stand on.
 
+pub(crate) mod api;
 pub(crate) mod broker;
 pub(crate) mod device;
 pub(crate) mod postgres;
