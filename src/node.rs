@@ -10,7 +10,13 @@ mod data_dir;
 mod live;
 mod restore;
 
-use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -120,8 +126,8 @@ impl NodeError {
 pub enum Ended {
     /// It was asked to stop, and drained; `false`: it did not end in time, and was cut off.
     Stopped(bool),
-    /// It is to start anew with the backup staged there.
-    Restore(PathBuf),
+    /// It is to start anew with the backup that was decided for.
+    Restore,
 }
 
 /// Runs a node until a signal ends it.
@@ -138,9 +144,10 @@ pub async fn serve(config: Config) -> Result<bool, NodeError> {
     let data_dir = DataDir::open(&config.data_dir)?;
     loop {
         restore::finish(data_dir.path())?;
+        restore::sweep(data_dir.path());
         match run(&config, &log, &mut signals).await? {
             Ended::Stopped(drained) => return Ok(drained),
-            Ended::Restore(staged) => restore::begin(data_dir.path(), &staged)?,
+            Ended::Restore => {}
         }
     }
 }
@@ -161,13 +168,13 @@ async fn run(config: &Config, log: &LogControl, signals: &mut Signals) -> Result
         }
     };
     let mut restore = node.control.restore_asked();
-    let staged = loop {
+    let restores = loop {
         tokio::select! {
             asked = signals.next() => match asked {
-                Asked::Stop => break None,
+                Asked::Stop => break false,
                 Asked::Reload => drop(node.control.reload().await),
             },
-            Ok(()) = restore.changed() => break restore.borrow().clone(),
+            Ok(()) = restore.changed() => break true,
         }
     };
     let hard = shutdown.hard.clone();
@@ -179,7 +186,11 @@ async fn run(config: &Config, log: &LogControl, signals: &mut Signals) -> Result
             asked = signals.next() => if asked == Asked::Stop { hard.cancel() },
         }
     };
-    Ok(staged.map_or(Ended::Stopped(drained), Ended::Restore))
+    Ok(if restores {
+        Ended::Restore
+    } else {
+        Ended::Stopped(drained)
+    })
 }
 
 /// The soft limit of open files becomes the hard one: each device is a file.
@@ -189,6 +200,9 @@ fn raise_open_files() {
         Err(error) => tracing::warn!(%error, "the limit of open files could not be raised"),
     }
 }
+
+/// Longest time that the end waits for the store, behind the last commit.
+const STORE_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running node.
 #[derive(Debug)]
@@ -231,8 +245,8 @@ impl Node {
         clock: SharedClock,
         shutdown: &Shutdown,
     ) -> Result<Self, NodeError> {
-        let master_key = Arc::new(MasterKey::load_or_create(&config.master_key_path(), true)?);
         let store = open_store(&config, front, &clock).await?;
+        let master_key = Arc::new(open_master_key(&config.master_key_path(), &*store).await?);
         for identity in store.close_stale(clock.wall()).await? {
             tracing::info!(%identity, "was connected when the node ended; disconnected now");
         }
@@ -324,14 +338,35 @@ impl Node {
         tracing::info!("stopping: no new connections, what was taken is committed");
         self.control.note("stopping");
         let hard = self.shutdown.hard.clone();
+        let deadline = tokio::time::Instant::now() + self.drain_timeout;
+        let at_once = || async {
+            tokio::select! {
+                () = hard.cancelled() => {}
+                () = tokio::time::sleep_until(deadline) => {}
+            }
+        };
         let closed = tokio::select! {
             closed = self.broker.close(self.drain_timeout) => closed,
             () = hard.cancelled() => self.broker.close(Duration::ZERO).await,
         };
-        self.engine.close().await;
+        let committed = tokio::select! {
+            () = self.engine.close() => true,
+            () = at_once() => false,
+        };
+        if !committed {
+            // the store takes nothing: what it was not given was not acknowledged either
+            self.engine.abandon();
+            self.engine.close().await;
+        }
         self.shutdown.soft.cancel();
-        let drained = self.shutdown.drained(self.drain_timeout).await && closed;
-        self.store.close().await;
+        let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+        let drained = self.shutdown.drained(left).await && closed && committed;
+        let stores_close = tokio::time::timeout(STORE_CLOSE_TIMEOUT, self.store.close());
+        tokio::select! {
+            // an error: a commit hangs in it, and the process ends without waiting for that
+            _ = stores_close => {}
+            () = hard.cancelled() => {}
+        }
         tracing::info!(drained, "stopped");
         drained
     }
@@ -498,6 +533,21 @@ async fn open_store(
         }
         let _ = clock;
     }
+}
+
+/// The master key, made where nothing can have been sealed yet. A lost or exchanged one is found
+/// here and not by the devices, whose secrets would all be wrong.
+async fn open_master_key(path: &Path, store: &dyn Store) -> Result<MasterKey, NodeError> {
+    let realms = store.realms().await?;
+    let key = MasterKey::load_or_create(path, realms.is_empty())?;
+    for realm in &realms {
+        for ca in store.cas(&realm.name).await? {
+            if ca.key_sealed.is_some_and(|sealed| !key.has_sealed(&sealed)) {
+                return Err(MasterKeyError::Foreign(path.to_owned()).into());
+            }
+        }
+    }
+    Ok(key)
 }
 
 /// Opens the session store off the runtime: a repair takes its time, and health is answered.

@@ -1,6 +1,7 @@
 //! Behaviour tests, one module a behaviour; linked once.
 
 mod ack_after_commit;
+mod broken;
 mod broker;
 mod crash;
 mod harness;

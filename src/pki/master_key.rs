@@ -38,6 +38,12 @@ pub enum MasterKeyError {
          (without it realm keys and device secrets cannot be read)"
     )]
     Missing(PathBuf),
+    /// The database was made under another master key.
+    #[error(
+        "{0} is not the master key that the database was made with; put back the one that it was \
+         made with (without it realm keys and device secrets cannot be read)"
+    )]
+    Foreign(PathBuf),
     /// The file does not hold a master key.
     #[error(
         "{0} does not hold a master key; put back the file that this data directory was made with"
@@ -175,6 +181,12 @@ impl MasterKey {
     #[must_use]
     pub fn check_value(&self) -> String {
         super::hex(&self.check)
+    }
+
+    /// Whether it was this key that sealed these bytes.
+    #[must_use]
+    pub fn has_sealed(&self, sealed: &[u8]) -> bool {
+        sealed.get(1..HEADER_BYTES) == Some(&self.check[..])
     }
 
     /// Encrypts `plaintext` under the key of `label`, which names the use and the object.
