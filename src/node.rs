@@ -120,8 +120,8 @@ impl NodeError {
 pub enum Ended {
     /// It was asked to stop, and drained; `false`: it did not end in time, and was cut off.
     Stopped(bool),
-    /// It is to start anew with the backup staged there.
-    Restore(PathBuf),
+    /// It is to start anew with the backup that was decided for.
+    Restore,
 }
 
 /// Runs a node until a signal ends it.
@@ -138,9 +138,10 @@ pub async fn serve(config: Config) -> Result<bool, NodeError> {
     let data_dir = DataDir::open(&config.data_dir)?;
     loop {
         restore::finish(data_dir.path())?;
+        restore::sweep(data_dir.path());
         match run(&config, &log, &mut signals).await? {
             Ended::Stopped(drained) => return Ok(drained),
-            Ended::Restore(staged) => restore::begin(data_dir.path(), &staged)?,
+            Ended::Restore => {}
         }
     }
 }
@@ -161,13 +162,13 @@ async fn run(config: &Config, log: &LogControl, signals: &mut Signals) -> Result
         }
     };
     let mut restore = node.control.restore_asked();
-    let staged = loop {
+    let restores = loop {
         tokio::select! {
             asked = signals.next() => match asked {
-                Asked::Stop => break None,
+                Asked::Stop => break false,
                 Asked::Reload => drop(node.control.reload().await),
             },
-            Ok(()) = restore.changed() => break restore.borrow().clone(),
+            Ok(()) = restore.changed() => break true,
         }
     };
     let hard = shutdown.hard.clone();
@@ -179,7 +180,11 @@ async fn run(config: &Config, log: &LogControl, signals: &mut Signals) -> Result
             asked = signals.next() => if asked == Asked::Stop { hard.cancel() },
         }
     };
-    Ok(staged.map_or(Ended::Stopped(drained), Ended::Restore))
+    Ok(if restores {
+        Ended::Restore
+    } else {
+        Ended::Stopped(drained)
+    })
 }
 
 /// The soft limit of open files becomes the hard one: each device is a file.
@@ -189,6 +194,9 @@ fn raise_open_files() {
         Err(error) => tracing::warn!(%error, "the limit of open files could not be raised"),
     }
 }
+
+/// Longest time that the end waits for the store, behind the last commit.
+const STORE_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running node.
 #[derive(Debug)]
@@ -324,14 +332,35 @@ impl Node {
         tracing::info!("stopping: no new connections, what was taken is committed");
         self.control.note("stopping");
         let hard = self.shutdown.hard.clone();
+        let deadline = tokio::time::Instant::now() + self.drain_timeout;
+        let at_once = || async {
+            tokio::select! {
+                () = hard.cancelled() => {}
+                () = tokio::time::sleep_until(deadline) => {}
+            }
+        };
         let closed = tokio::select! {
             closed = self.broker.close(self.drain_timeout) => closed,
             () = hard.cancelled() => self.broker.close(Duration::ZERO).await,
         };
-        self.engine.close().await;
+        let committed = tokio::select! {
+            () = self.engine.close() => true,
+            () = at_once() => false,
+        };
+        if !committed {
+            // the store takes nothing: what it was not given was not acknowledged either
+            self.engine.abandon();
+            self.engine.close().await;
+        }
         self.shutdown.soft.cancel();
-        let drained = self.shutdown.drained(self.drain_timeout).await && closed;
-        self.store.close().await;
+        let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+        let drained = self.shutdown.drained(left).await && closed && committed;
+        let stores_close = tokio::time::timeout(STORE_CLOSE_TIMEOUT, self.store.close());
+        tokio::select! {
+            // an error: a commit hangs in it, and the process ends without waiting for that
+            _ = stores_close => {}
+            () = hard.cancelled() => {}
+        }
         tracing::info!(drained, "stopped");
         drained
     }

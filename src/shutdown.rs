@@ -9,6 +9,9 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+/// How long tasks have to heed the hard token.
+const HARD_GRACE: Duration = Duration::from_millis(500);
+
 /// The two tokens and the tasks that heed them. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown {
@@ -27,8 +30,8 @@ impl Shutdown {
         Self::default()
     }
 
-    /// Waits for all tasks, at most `grace`; then cancels the hard token and waits for the rest.
-    /// Returns whether all ended by themselves.
+    /// Waits for all tasks, at most `grace`; then cancels the hard token and gives those that heed
+    /// it a moment. Returns whether all ended by themselves.
     pub async fn drained(&self, grace: Duration) -> bool {
         self.tasks.close();
         tokio::select! {
@@ -37,7 +40,8 @@ impl Shutdown {
             () = tokio::time::sleep(grace) => {}
         }
         self.hard.cancel();
-        self.tasks.wait().await;
+        // whoever hangs beyond that goes with the process
+        let _ = tokio::time::timeout(HARD_GRACE, self.tasks.wait()).await;
         false
     }
 }

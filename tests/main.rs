@@ -2,6 +2,7 @@
 
 mod ack_after_commit;
 mod backup;
+mod broken;
 mod broker;
 mod clients;
 mod crash;

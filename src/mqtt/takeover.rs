@@ -35,9 +35,19 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Table {
     owners: HashMap<Identity, Owner>,
+    /// Only identities that somebody is judged for.
+    arriving: HashMap<Identity, Arriving>,
     per_realm: HashMap<RealmName, usize>,
     /// Number of the last claim.
     last: u64,
+}
+
+/// Connections that are judged and have claimed nothing yet.
+#[derive(Debug, Default)]
+struct Arriving {
+    connections: usize,
+    /// What happened to the identity meanwhile, counted.
+    changes: u64,
 }
 
 #[derive(Debug)]
@@ -46,7 +56,7 @@ struct Owner {
     orders: watch::Sender<Orders>,
     gone: CancellationToken,
     /// The last connection that asked for the identity: itself, or the newest that waits.
-    newest: u64,
+    newest: watch::Sender<u64>,
 }
 
 /// What the node tells a connection.
@@ -71,11 +81,26 @@ pub enum Order {
 pub struct Outrun;
 
 impl Owners {
+    /// Notes that a connection of `identity` is about to be judged. Whatever the engine answers
+    /// before the identity is claimed may be out of date by then: a kick finds nobody, and what an
+    /// older connection sent is committed late.
+    pub fn arrive(&self, identity: &Identity) -> Arrival {
+        let mut table = self.table();
+        let arriving = table.arriving.entry(identity.clone()).or_default();
+        arriving.connections += 1;
+        Arrival {
+            owners: self.clone(),
+            identity: identity.clone(),
+            seen: arriving.changes,
+        }
+    }
+
     /// Claims `identity`: the connection that has it is kicked as taken over, and this returns once
     /// that one is gone. `certificate` is kept to be verified again when the pools change.
     ///
     /// # Errors
-    /// [`Outrun`] when a newer claim came while this one waited.
+    /// [`Outrun`] as soon as a newer claim comes while this one waits: the one that goes may take
+    /// long, and no more than one connection waits for it.
     ///
     /// # Cancel safety
     /// Dropping the future gives the claim up; a kick that was said stays said.
@@ -86,7 +111,7 @@ impl Owners {
     ) -> Result<Claim, Outrun> {
         let mut number = None;
         loop {
-            let gone = {
+            let (mine, mut newest) = {
                 let mut table = self.table();
                 let mine = *number.get_or_insert_with(|| {
                     table.last += 1;
@@ -94,15 +119,18 @@ impl Owners {
                 });
                 match table.owners.get_mut(identity) {
                     None => return Ok(self.grant(&mut table, identity, certificate, mine)),
-                    Some(owner) if owner.newest > mine => return Err(Outrun),
+                    Some(owner) if *owner.newest.borrow() > mine => return Err(Outrun),
                     Some(owner) => {
-                        owner.newest = mine;
+                        owner.newest.send_replace(mine);
                         owner.kick(DisconnectReason::TakenOver);
-                        owner.gone.clone()
+                        (mine, owner.newest.subscribe())
                     }
                 }
             };
-            gone.cancelled().await;
+            // an error: the owner is gone
+            if newest.wait_for(|newest| *newest > mine).await.is_ok() {
+                return Err(Outrun);
+            }
         }
     }
 
@@ -119,7 +147,7 @@ impl Owners {
             certificate,
             orders,
             gone: gone.clone(),
-            newest: number,
+            newest: watch::Sender::new(number),
         };
         table.owners.insert(identity.clone(), owner);
         *table.per_realm.entry(identity.realm.clone()).or_default() += 1;
@@ -149,7 +177,8 @@ impl Owners {
         identity: &Identity,
         reason: DisconnectReason,
     ) -> Option<CancellationToken> {
-        let table = self.table();
+        let mut table = self.table();
+        table.changed(identity);
         let owner = table.owners.get(identity)?;
         owner.kick(reason);
         Some(owner.gone.clone())
@@ -157,7 +186,9 @@ impl Owners {
 
     /// Hands a new introspection to the connection of `identity`, if there is one.
     pub fn refresh_introspection(&self, identity: &Identity, introspection: Arc<Introspection>) {
-        if let Some(owner) = self.table().owners.get(identity) {
+        let mut table = self.table();
+        table.changed(identity);
+        if let Some(owner) = table.owners.get(identity) {
             owner
                 .orders
                 .send_modify(|orders| orders.introspection = Some(introspection));
@@ -188,12 +219,22 @@ impl Owners {
         self.table().per_realm.get(realm).copied().unwrap_or(0)
     }
 
-    /// The identities that are connected now, of one realm or of all.
+    /// The identities that are connected now or about to be, of one realm or of all.
     #[must_use]
     pub fn identities(&self, realm: Option<&RealmName>) -> Vec<Identity> {
         let table = self.table();
         let of_realm = |identity: &&Identity| realm.is_none_or(|realm| identity.realm == *realm);
-        table.owners.keys().filter(of_realm).cloned().collect()
+        let arriving = table.arriving.keys();
+        let mut found: Vec<_> = table
+            .owners
+            .keys()
+            .chain(arriving)
+            .filter(of_realm)
+            .cloned()
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     /// The certificates of the live connections, to be verified again.
@@ -210,6 +251,46 @@ impl Owners {
     fn table(&self) -> MutexGuard<'_, Table> {
         // nothing panics while it is held; what is in it would be whole all the same
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Whoever is judged for `identity` has to be judged again.
+    fn changed(&mut self, identity: &Identity) {
+        if let Some(arriving) = self.arriving.get_mut(identity) {
+            arriving.changes += 1;
+        }
+    }
+}
+
+/// A connection that is judged.
+#[derive(Debug)]
+#[must_use = "dropping it forgets what happened meanwhile"]
+pub struct Arrival {
+    owners: Owners,
+    identity: Identity,
+    seen: u64,
+}
+
+impl Arrival {
+    /// Whether its identity was kicked, left or changed since it arrived; asked once it is claimed.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        let table = self.owners.table();
+        let arriving = table.arriving.get(&self.identity);
+        arriving.is_none_or(|arriving| arriving.changes != self.seen)
+    }
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        let mut table = self.owners.table();
+        if let Some(arriving) = table.arriving.get_mut(&self.identity) {
+            arriving.connections -= 1;
+            if arriving.connections == 0 {
+                table.arriving.remove(&self.identity);
+            }
+        }
     }
 }
 
@@ -280,6 +361,7 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let mut table = self.owners.table();
         table.owners.remove(&self.identity);
+        table.changed(&self.identity);
         if let Some(count) = table.per_realm.get_mut(&self.identity.realm) {
             *count -= 1;
             if *count == 0 {
@@ -337,10 +419,33 @@ mod tests {
         assert!(futures_util::poll!(second.as_mut()).is_pending());
         let mut third = pinned(owners.claim(&device, None));
         assert!(futures_util::poll!(third.as_mut()).is_pending());
+        // at once, however long the first takes to go
+        assert_eq!(second.await.err(), Some(Outrun));
         drop(first);
         let third = third.await.expect("is the newest");
-        assert_eq!(second.await.err(), Some(Outrun));
         assert!(futures_util::poll!(pinned(third.kicked())).is_pending());
+    }
+
+    #[tokio::test]
+    async fn who_arrives_learns_of_what_happened_to_its_identity_meanwhile() {
+        let (owners, device) = (Owners::default(), device());
+        let arrival = owners.arrive(&device);
+        assert!(!arrival.is_stale());
+        assert_eq!(owners.identities(None), [device.clone()]);
+        let kicked = owners.kick(&device, DisconnectReason::Inhibited).await;
+        assert!(!kicked && arrival.is_stale(), "a kick that found nobody");
+        drop(arrival);
+
+        let arrival = owners.arrive(&device);
+        drop(owners.claim(&device, None).await);
+        assert!(arrival.is_stale(), "another one came and left");
+        drop(arrival);
+
+        let arrival = owners.arrive(&device);
+        owners.refresh_introspection(&device, Arc::default());
+        assert!(arrival.is_stale(), "it declares something else");
+        drop(arrival);
+        assert!(owners.table().arriving.is_empty());
     }
 
     #[tokio::test]

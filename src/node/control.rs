@@ -10,6 +10,7 @@ use std::{
 use async_trait::async_trait;
 use tokio::sync::watch;
 
+use super::restore;
 use crate::{
     api::{Health, NodeControl, NodeStatus, Reloaded},
     clock::SharedClock,
@@ -32,7 +33,8 @@ pub(super) struct Control {
     /// Why it is not ready; `None` when it is.
     waiting: Mutex<Option<String>>,
     parts: OnceLock<Parts>,
-    restore: watch::Sender<Option<PathBuf>>,
+    /// Whether a restore was decided for.
+    restore: watch::Sender<bool>,
 }
 
 /// What comes to it during the start.
@@ -60,7 +62,7 @@ impl Control {
             certificates,
             waiting: Mutex::new(Some("starting".to_owned())),
             parts: OnceLock::new(),
-            restore: watch::channel(None).0,
+            restore: watch::channel(false).0,
         }
     }
 
@@ -77,8 +79,8 @@ impl Control {
         assert!(self.parts.set(parts).is_ok(), "a node is assembled once");
     }
 
-    /// Changes when a restore is asked for.
-    pub(super) fn restore_asked(&self) -> watch::Receiver<Option<PathBuf>> {
+    /// Changes when a restore was decided for.
+    pub(super) fn restore_asked(&self) -> watch::Receiver<bool> {
         self.restore.subscribe()
     }
 
@@ -129,7 +131,9 @@ impl NodeControl for Control {
         if self.restore.receiver_count() == 0 {
             return Err("this node was not started by tanit serve".to_owned());
         }
-        self.restore.send_replace(Some(staged));
+        // on disk before it is answered: it happens at the next start, however this node ends
+        restore::begin(&self.config.data_dir, &staged).map_err(|error| error.to_string())?;
+        self.restore.send_replace(true);
         Ok(())
     }
 

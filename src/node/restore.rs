@@ -12,6 +12,7 @@ use std::{
 };
 
 use super::NodeError;
+use crate::engine::backup::COPIES_PREFIX;
 
 /// Files beside a database that belong to its old state.
 const COMPANIONS: [&str; 2] = ["tanit.db-wal", "tanit.db-shm"];
@@ -39,6 +40,26 @@ pub(super) fn finish(data_dir: &Path) -> Result<(), NodeError> {
     })?;
     tracing::info!("the restored backup is in place");
     Ok(())
+}
+
+/// Removes what a backup or restore left behind that a crash cut off: whole copies of the
+/// databases. Called after [`finish`], before anything else is made.
+pub(super) fn sweep(data_dir: &Path) {
+    let entries = match fs::read_dir(data_dir) {
+        Ok(entries) => entries,
+        Err(error) => return tracing::warn!(%error, "the data directory cannot be listed"),
+    };
+    for entry in entries.filter_map(Result::ok) {
+        let name = entry.file_name();
+        let is_left_over = name == "restore" || name.to_string_lossy().starts_with(COPIES_PREFIX);
+        if is_left_over
+            && entry.file_type().is_ok_and(|kind| kind.is_dir())
+            && let Err(error) = fs::remove_dir_all(entry.path())
+        {
+            let path = entry.path();
+            tracing::warn!(%error, path = %path.display(), "a left-over copy cannot be removed");
+        }
+    }
 }
 
 fn ready(data_dir: &Path) -> PathBuf {
@@ -118,6 +139,21 @@ mod tests {
         }
         finish(data_dir).unwrap();
         assert!(!ready(data_dir).exists());
+    }
+
+    #[test]
+    fn copies_that_a_crash_left_are_removed_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let data_dir = directory.path();
+        for left_over in ["backup-x1", "restore/staged", "crl"] {
+            fs::create_dir_all(data_dir.join(left_over)).unwrap();
+        }
+        fs::write(data_dir.join("backup-x1").join("tanit.db"), "copy").unwrap();
+        fs::write(data_dir.join("backup-mine.tar"), "an operator's").unwrap();
+        sweep(data_dir);
+        let left = |name: &str| data_dir.join(name).exists();
+        assert!(!left("backup-x1") && !left("restore"));
+        assert!(left("crl") && left("backup-mine.tar"));
     }
 
     #[test]

@@ -56,6 +56,10 @@ const CRLS: &str = "crl";
 const CHUNK_BYTES: usize = 64 * 1024;
 const CHUNKS_WAITING: usize = 8;
 
+/// What the directories below the data directory begin with, where a backup keeps its copies. One
+/// that is there at the start was left by a crash.
+pub const COPIES_PREFIX: &str = "backup-";
+
 /// What [`Backups`] is made of.
 #[derive(Debug)]
 pub struct BackupsParts {
@@ -187,7 +191,7 @@ impl Backups {
         self.parts.store.apply(Change::Note, audit).await?;
         let data_dir = self.parts.data_dir.clone();
         let copies = tempfile::Builder::new()
-            .prefix("backup-")
+            .prefix(COPIES_PREFIX)
             .tempdir_in(&data_dir)
             .map_err(|error| BackupError::File(data_dir.clone(), error))?;
         // the database first: what is queued after its copy is in the sessions' copy at least,

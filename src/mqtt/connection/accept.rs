@@ -133,8 +133,8 @@ async fn let_in(
     judge_will(&connect, &identity, shared)?;
     let agreed = agree(connect, &identity, &Policy::of(&shared.settings))
         .map_err(|reason| Refusal(ConnectOutcome::Malformed, reason))?;
+    let arrival = shared.owners.arrive(&identity);
     let mut introspection = admit(&identity, certificate.as_deref(), shared).await?;
-    let had_owner = shared.owners.is_connected(&identity);
     let claim = tokio::select! {
         claim = shared.owners.claim(&identity, certificate.clone()) => claim
             .map_err(|_| Refusal(ConnectOutcome::Outrun, ReasonCode::SERVER_UNAVAILABLE))?,
@@ -155,10 +155,11 @@ async fn let_in(
             ReasonCode::NOT_AUTHORIZED,
         ));
     }
-    if had_owner {
-        // what the older connection sent may have been committed since
+    if arrival.is_stale() {
+        // inhibited or deleted since, or an older connection has declared something else
         introspection = admit(&identity, certificate.as_deref(), shared).await?;
     }
+    drop(arrival);
     let started = start(&identity, &agreed, shared).await?;
     let stay = Stay {
         identity: identity.clone(),

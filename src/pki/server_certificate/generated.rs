@@ -102,7 +102,11 @@ impl Generated {
     fn ca(&self, now: Timestamp) -> Result<Ca, ServerCertificateError> {
         let certificate = self.directory.join("server-ca.crt");
         let key = self.directory.join("server-ca.key");
-        if certificate.exists() && key.exists() {
+        // without a server certificate, one of the two alone is what a first start left that was
+        // cut off
+        let was_used = self.directory.join("server.crt").exists();
+        let found = [certificate.exists(), key.exists()];
+        if found == [true, true] || (was_used && found != [false, false]) {
             let ca = Ca::read(&certificate, &key)?;
             if !is_due(ca.not_after, now) {
                 return Ok(ca);

@@ -80,6 +80,8 @@ pub(super) struct Recorder {
     /// Whether acks are kept until the test releases them.
     withholds: Mutex<bool>,
     admission: Mutex<Admission>,
+    /// Answers of the registry that may be given, each after it was decided on.
+    pub(super) answers: Semaphore,
     pub(super) room: Arc<Semaphore>,
 }
 
@@ -94,6 +96,7 @@ impl Recorder {
             arrived: Notify::new(),
             withholds: Mutex::new(false),
             admission: Mutex::new(Admission::Allowed { introspection }),
+            answers: Semaphore::new(100_000),
             room: Arc::new(Semaphore::new(100_000)),
         })
     }
@@ -109,6 +112,11 @@ impl Recorder {
 
     pub(super) fn admit(&self, admission: Admission) {
         *self.admission.lock().unwrap() = admission;
+    }
+
+    /// Waits until the registry has been asked from now on.
+    pub(super) fn judges(&self) -> impl Future<Output = ()> {
+        self.arrived.notified()
     }
 
     pub(super) fn withhold(&self) {
@@ -182,7 +190,10 @@ impl Intake for Recorder {
 #[async_trait]
 impl DeviceRegistry for Recorder {
     async fn admit(&self, _: &Identity, _: Option<&PeerCertificate>) -> Admission {
-        self.admission.lock().unwrap().clone()
+        let decided = self.admission.lock().unwrap().clone();
+        self.arrived.notify_waiters();
+        self.answers.acquire().await.expect("never closed").forget();
+        decided
     }
 
     fn ownership(&self, _: &RealmName, interface: &str, _: u32) -> Option<Ownership> {

@@ -90,6 +90,30 @@ async fn a_refusal_says_why() {
 }
 
 #[tokio::test]
+async fn a_device_that_is_inhibited_while_it_is_judged_is_not_let_in() {
+    let bench = Bench::new();
+    let answers = &bench.engine.answers;
+    answers.forget_permits(answers.available_permits());
+    let mut client = bench.open(Version::V311);
+    let judged = bench.engine.judges();
+    client
+        .send(Packet::Connect(Box::new(connect(Version::V311))))
+        .await;
+    judged.await;
+    // as the API does it: the row, then the connection, of which there is none yet
+    bench.engine.admit(Admission::Inhibited);
+    let owners = &bench.shared.owners;
+    assert!(!owners.kick(&identity(), DisconnectReason::Inhibited).await);
+    answers.add_permits(2);
+    let Packet::ConnAck(connack) = client.receive().await else {
+        panic!("a CONNACK")
+    };
+    assert_eq!(connack.reason, ReasonCode::NOT_AUTHORIZED);
+    client.expect_end().await;
+    assert_eq!(bench.engine.told(), []);
+}
+
+#[tokio::test]
 async fn fc_090_a_will_outside_the_own_tree_refuses_the_connect() {
     for (topic, v311, v5) in [
         (
