@@ -231,8 +231,8 @@ impl Node {
         clock: SharedClock,
         shutdown: &Shutdown,
     ) -> Result<Self, NodeError> {
-        let master_key = Arc::new(MasterKey::load_or_create(&config.master_key_path(), true)?);
         let store = open_store(&config, front, &clock).await?;
+        let master_key = open_master_key(&config, &*store).await?;
         for identity in store.close_stale(clock.wall()).await? {
             tracing::info!(%identity, "was connected when the node ended; disconnected now");
         }
@@ -498,6 +498,25 @@ async fn open_store(
         }
         let _ = clock;
     }
+}
+
+/// Reads the master key. One is made while no realm is stored; afterwards another key would open
+/// nothing of what is stored, and is refused.
+async fn open_master_key(config: &Config, store: &dyn Store) -> Result<Arc<MasterKey>, NodeError> {
+    let path = config.master_key_path();
+    let realms = store.realms().await?;
+    let key = MasterKey::load_or_create(&path, realms.is_empty())?;
+    for realm in realms {
+        let cas = store.cas(&realm.name).await?;
+        let sealed = cas.into_iter().filter_map(|ca| ca.key_sealed);
+        if sealed
+            .chain(realm.jwt_private_key_sealed)
+            .any(|sealed| !key.has_sealed(&sealed))
+        {
+            return Err(MasterKeyError::Foreign(path).into());
+        }
+    }
+    Ok(Arc::new(key))
 }
 
 /// Opens the session store off the runtime: a repair takes its time, and health is answered.

@@ -55,7 +55,7 @@ pub(super) struct Register {
     /// Realm.
     realm: RealmName,
     /// Device id: 22 characters of base64url.
-    #[arg(conflicts_with_all = ["namespace", "hardware_id"])]
+    #[arg(conflicts_with_all = ["namespace", "hardware_id"], allow_hyphen_values = true)]
     id: Option<String>,
     /// UUID of the namespace that ids are derived in.
     #[arg(long, value_name = "UUID", requires = "hardware_id")]

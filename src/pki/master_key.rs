@@ -43,6 +43,12 @@ pub enum MasterKeyError {
         "{0} does not hold a master key; put back the file that this data directory was made with"
     )]
     Malformed(PathBuf),
+    /// The database was made with another key.
+    #[error(
+        "{0} holds another master key than the one that the database was made with; put that one \
+         back (without it realm keys and device secrets cannot be read)"
+    )]
+    Foreign(PathBuf),
     /// The file cannot be read or written.
     #[error("the master key {path} cannot be {doing}")]
     Io {
@@ -175,6 +181,12 @@ impl MasterKey {
     #[must_use]
     pub fn check_value(&self) -> String {
         super::hex(&self.check)
+    }
+
+    /// Whether these bytes, made by [`MasterKey::seal`], say that they were sealed under this key.
+    #[must_use]
+    pub fn has_sealed(&self, sealed: &[u8]) -> bool {
+        sealed.get(1..HEADER_BYTES) == Some(&self.check[..])
     }
 
     /// Encrypts `plaintext` under the key of `label`, which names the use and the object.

@@ -43,23 +43,39 @@ impl Tanit {
 
     /// Starts under another program, such as `strace -f …`.
     pub(crate) async fn start_under(config: &str, wrapper: &[&str]) -> Self {
+        let mut tanit = Self::prepared(config);
+        tanit.wrapper = wrapper.iter().map(|&word| word.to_owned()).collect();
+        tanit.launch().await;
+        tanit
+    }
+
+    /// A directory and a configuration, for a start later.
+    pub(crate) fn prepared(config: &str) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut tanit = Self {
+        Self {
             child: None,
             directory: tempfile::tempdir().expect("a temporary directory"),
             config: config.to_owned(),
-            wrapper: wrapper.iter().map(|&word| word.to_owned()).collect(),
+            wrapper: Vec::new(),
             mqtt: any,
             http: any,
-        };
-        tanit.launch().await;
-        tanit
+        }
+    }
+
+    /// A file beside the data directory.
+    pub(crate) fn beside(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
     }
 
     /// Starts again after a kill or a stop: same directory, same MQTT port.
     pub(crate) async fn launch(&mut self) {
         assert!(self.child.is_none(), "it runs already");
         self.spawn();
+        self.look_up().await;
+    }
+
+    /// Asks for the addresses, once it is ready.
+    pub(crate) async fn look_up(&mut self) {
         let status = self.cli(&["status"]).await;
         let address = |name: &str| -> SocketAddr {
             status[name]
