@@ -8,6 +8,8 @@ postgres || missing+=(postgresql)
 have mosquitto_pub || missing+=(mosquitto-clients)
 have openssl || missing+=(openssl)
 have strace || missing+=(strace)
+have gnutls-cli || missing+=(gnutls-bin)
+have faketime || missing+=(faketime)
 have python3 || missing+=(python3)
 python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3-venv)
 [ ${#missing[@]} -eq 0 ] && exit 0
