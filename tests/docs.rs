@@ -17,20 +17,20 @@ fn root() -> &'static Path {
 }
 
 fn read(path: &str) -> String {
-    fs::read_to_string(root().join(path)).unwrap()
+    fs::read_to_string(root().join(path)).expect("a page that is there")
 }
 
 /// The pages, with their paths.
 fn pages() -> Vec<(PathBuf, String)> {
     let mut paths = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];
     for directory in ["docs", "docs/adr"] {
-        let entries = fs::read_dir(root().join(directory)).unwrap();
-        paths.extend(entries.map(|entry| entry.unwrap().path()));
+        let entries = fs::read_dir(root().join(directory)).expect("a directory");
+        paths.extend(entries.map(|entry| entry.expect("an entry").path()));
     }
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
     assert!(paths.len() > 10, "{paths:?}");
     let with_text = |path: PathBuf| {
-        let text = fs::read_to_string(&path).unwrap();
+        let text = fs::read_to_string(&path).expect("a page");
         (path, text)
     };
     paths.into_iter().map(with_text).collect()
@@ -38,8 +38,8 @@ fn pages() -> Vec<(PathBuf, String)> {
 
 /// All files of a kind below a directory.
 fn below(directory: &Path, extension: &str, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
+    for entry in fs::read_dir(directory).expect("a directory") {
+        let path = entry.expect("an entry").path();
         if path.is_dir() {
             below(&path, extension, found);
         } else if path.extension().is_some_and(|ending| ending == extension) {
@@ -74,8 +74,9 @@ fn is_taken(words: Vec<OsString>) -> Result<(), String> {
 
 /// The commands in the shell blocks of a page.
 fn commands(text: &str) -> Vec<String> {
-    let block = Regex::new(r"(?ms)^```sh\n(.*?)^```").unwrap();
-    let command = Regex::new(r"(?m)(?:^|\s&&\s|\$\(|sudo -u \S+ )(tanit [^)\n]*)").unwrap();
+    let block = Regex::new(r"(?ms)^```sh\n(.*?)^```").expect("an expression");
+    let command =
+        Regex::new(r"(?m)(?:^|\s&&\s|\$\(|sudo -u \S+ )(tanit [^)\n]*)").expect("an expression");
     block
         .captures_iter(text)
         .flat_map(|block| {
@@ -84,7 +85,13 @@ fn commands(text: &str) -> Vec<String> {
                 .replace("$(date +%F)", "today");
             command
                 .captures_iter(&lines)
-                .map(|found| found[1].split(" && ").next().unwrap().to_owned())
+                .map(|found| {
+                    found[1]
+                        .split(" && ")
+                        .next()
+                        .expect("split gives a first part")
+                        .to_owned()
+                })
                 .collect::<Vec<_>>()
         })
         .collect()
