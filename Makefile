@@ -5,6 +5,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 TARGET ?= codec
 SECONDS_FUZZ ?= 300
+VENV := tests/sdk/.venv
 
 .PHONY: help build run demo test test-heavy test-sdk fmt lint docs deny check fuzz deps
 
@@ -23,6 +24,18 @@ demo: ## a realm, a device over mutual TLS, data in and out, a kill -9 in betwee
 
 test: deps ## every test that fits in minutes
 	$(CARGO) test --locked
+
+test-heavy: deps ## the whole cases, which take minutes to hours
+	$(CARGO) test --locked -- --ignored --nocapture --test-threads=1 --skip seeds_of_the_fuzzer
+
+test-sdk: deps $(VENV)/installed ## clients and device SDKs in Python, unchanged, against the binary
+	$(CARGO) build --locked --bin tanit
+	$(VENV)/bin/python tests/sdk/run.py
+
+$(VENV)/installed: tests/sdk/requirements.txt | deps
+	python3 -m venv --clear $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
 
 fmt: ## formats the code
 	$(CARGO) fmt

@@ -97,7 +97,7 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// A key is unknown or a value is not of its form.
-    #[error("{0}")]
+    #[error("{}", without_profile(&.0.to_string()))]
     Invalid(Box<figment::Error>),
     /// Legal values that contradict each other; all of them.
     #[error("{}", .0.join("\n"))]
@@ -110,6 +110,20 @@ impl Config {
     /// # Errors
     /// When a source cannot be read, a key is unknown, or a value cannot be used.
     pub fn load(overlay: &Overlay) -> Result<Self, ConfigError> {
+        let config = Self::read(overlay)?;
+        let problems = config.problems();
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(ConfigError::Contradictory(problems))
+        }
+    }
+
+    /// Reads the settings, whatever [`Self::problems`] there are with them.
+    ///
+    /// # Errors
+    /// When a source cannot be read, a key is unknown, or a value is not of its form.
+    pub fn read(overlay: &Overlay) -> Result<Self, ConfigError> {
         let mut figment = Figment::from(Serialized::defaults(Self::default()));
         if let Some(path) = &overlay.file {
             let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
@@ -124,12 +138,7 @@ impl Config {
             .map_err(|error| ConfigError::Invalid(Box::new(error)))?;
         config.overlay(overlay);
         config.file.clone_from(&overlay.file);
-        let problems = config.problems();
-        if problems.is_empty() {
-            Ok(config)
-        } else {
-            Err(ConfigError::Contradictory(problems))
-        }
+        Ok(config)
     }
 
     fn overlay(&mut self, overlay: &Overlay) {
@@ -296,8 +305,26 @@ impl figment::Provider for Named<'_> {
     fn data(
         &self,
     ) -> Result<figment::value::Map<figment::Profile, figment::value::Dict>, figment::Error> {
-        Toml::string(self.text).data()
+        Toml::string(self.text)
+            .data()
+            .map_err(|error| figment::Error::from(without_drawing(&error.to_string())))
     }
+}
+
+/// Figment says of every key which profile it is in; there is one, and nobody has heard of it.
+fn without_profile(error: &str) -> String {
+    error.replace("key \"default.", "key \"")
+}
+
+/// A message of the TOML parser as one line: it draws the place below the line that names it.
+fn without_drawing(message: &str) -> String {
+    let is_drawn = |line: &str| {
+        line.trim_start_matches(|c: char| c.is_ascii_digit())
+            .starts_with(" |")
+            || line.trim_start().starts_with('|')
+    };
+    let lines: Vec<_> = message.lines().filter(|line| !is_drawn(line)).collect();
+    lines.join(": ")
 }
 
 #[cfg(test)]
@@ -337,9 +364,24 @@ mod tests {
         let error = load("[mqtt]\nlisten = \"0.0.0.0:1\"\nlitsen = 1\n").expect_err("unknown key");
         let text = error.to_string();
         assert!(
-            text.contains("litsen") && text.contains("tanit.toml"),
+            text.contains("\"mqtt.litsen\"") && text.contains("tanit.toml"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn durations_are_shown_as_people_set_them() {
+        for (seconds, words) in [
+            (0, "0s"),
+            (30, "30s"),
+            (5400, "1h 30m"),
+            (90 * 86_400, "90days"),
+            (365 * 86_400 + 60, "365days 1m"),
+        ] {
+            let span = Duration::from_secs(seconds);
+            assert_eq!(span::in_words(span), words);
+            assert_eq!(humantime::parse_duration(words), Ok(span));
+        }
     }
 
     #[test]

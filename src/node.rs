@@ -10,13 +10,7 @@ mod data_dir;
 mod live;
 mod restore;
 
-use std::{
-    net::SocketAddr,
-    num::NonZeroUsize,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -246,7 +240,7 @@ impl Node {
         shutdown: &Shutdown,
     ) -> Result<Self, NodeError> {
         let store = open_store(&config, front, &clock).await?;
-        let master_key = Arc::new(open_master_key(&config.master_key_path(), &*store).await?);
+        let master_key = open_master_key(&config, &*store).await?;
         for identity in store.close_stale(clock.wall()).await? {
             tracing::info!(%identity, "was connected when the node ended; disconnected now");
         }
@@ -535,19 +529,23 @@ async fn open_store(
     }
 }
 
-/// The master key, made where nothing can have been sealed yet. A lost or exchanged one is found
-/// here and not by the devices, whose secrets would all be wrong.
-async fn open_master_key(path: &Path, store: &dyn Store) -> Result<MasterKey, NodeError> {
+/// Reads the master key. One is made while no realm is stored; afterwards another key would open
+/// nothing of what is stored, and is refused.
+async fn open_master_key(config: &Config, store: &dyn Store) -> Result<Arc<MasterKey>, NodeError> {
+    let path = config.master_key_path();
     let realms = store.realms().await?;
-    let key = MasterKey::load_or_create(path, realms.is_empty())?;
-    for realm in &realms {
-        for ca in store.cas(&realm.name).await? {
-            if ca.key_sealed.is_some_and(|sealed| !key.has_sealed(&sealed)) {
-                return Err(MasterKeyError::Foreign(path.to_owned()).into());
-            }
+    let key = MasterKey::load_or_create(&path, realms.is_empty())?;
+    for realm in realms {
+        let cas = store.cas(&realm.name).await?;
+        let sealed = cas.into_iter().filter_map(|ca| ca.key_sealed);
+        if sealed
+            .chain(realm.jwt_private_key_sealed)
+            .any(|sealed| !key.has_sealed(&sealed))
+        {
+            return Err(MasterKeyError::Foreign(path).into());
         }
     }
-    Ok(key)
+    Ok(Arc::new(key))
 }
 
 /// Opens the session store off the runtime: a repair takes its time, and health is answered.

@@ -114,34 +114,6 @@ async fn a_device_id_may_begin_with_a_hyphen_everywhere() {
 }
 
 #[tokio::test]
-async fn a_node_without_its_master_key_does_not_start_with_a_new_one() {
-    let mut tanit = Tanit::start().await;
-    tanit.realm("acme").await;
-    assert!(tanit.terminate().await.success());
-    let file = tanit.data_dir().join("master.key");
-    let own = std::fs::read(&file).unwrap();
-    std::fs::remove_file(&file).unwrap();
-    tanit.spawn();
-    assert_eq!(tanit.ended().await.code(), Some(78), "bad configuration");
-    assert!(
-        tanit
-            .log()
-            .contains(&format!("{} is missing", file.display()))
-    );
-    assert!(!file.exists(), "none was made");
-
-    let other = Tanit::start().await;
-    std::fs::copy(other.data_dir().join("master.key"), &file).unwrap();
-    tanit.spawn();
-    assert_eq!(tanit.ended().await.code(), Some(78), "bad configuration");
-    assert!(tanit.log().contains("is not the master key"));
-
-    std::fs::write(&file, own).unwrap();
-    tanit.launch().await;
-    tanit.device("acme").await;
-}
-
-#[tokio::test]
 async fn one_half_of_the_servers_ca_is_not_replaced_by_another_ca() {
     let mut tanit = Tanit::start().await;
     assert!(tanit.terminate().await.success());

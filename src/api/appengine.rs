@@ -1,4 +1,4 @@
-//! Astarte's AppEngine (spec/http-apis.md 4): devices, what they sent, and what is sent to them.
+//! Astarte's AppEngine: devices, what they sent, and what is sent to them.
 //!
 //! A device is addressed by its id or by an alias; both roots have the same routes. Groups are
 //! served by later versions.

@@ -1,7 +1,7 @@
 //! Who may call what: tokens over TCP, file permissions on the Unix socket.
 //!
 //! A token's claim lists entries `METHOD:OPTS:PATH`; method and path are regular expressions over
-//! the whole method and the whole rest of the path after the realm (spec/http-apis.md 1.1). An
+//! the whole method and the whole rest of the path after the realm. An
 //! entry that does not compile allows nothing. On the socket no token is asked for: whoever may
 //! open the file is the operator. The layers here put a [`Actor`] and, within a realm, a
 //! [`RealmScope`] into the request; a handler that asks for one without its layer gets 500, never
@@ -140,7 +140,7 @@ impl Authority {
     /// Whether this request may be made in a realm, and by whom. `path` is what follows the realm.
     ///
     /// # Errors
-    /// 401, 403 as spec/http-apis.md 1.1 chooses; 503 when the database is away.
+    /// 401, 403 as each service of Astarte chooses; 503 when the database is away.
     pub async fn in_realm(
         &self,
         api: TokenApi,

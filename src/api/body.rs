@@ -2,7 +2,7 @@
 //!
 //! The extractors refuse in Astarte's words instead of axum's. Bodies are read whole (the server's
 //! limit holds) and answers are written whole, so that each carries a Content-Length and is compact
-//! JSON (D-46: small clients read neither chunks nor white space).
+//! JSON: small clients read neither chunks nor white space.
 
 use std::{collections::HashMap, fmt::Display, str::FromStr};
 

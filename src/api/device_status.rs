@@ -1,4 +1,4 @@
-//! A device as AppEngine shows it (spec/http-apis.md 4.1).
+//! A device as AppEngine shows it.
 
 use serde_json::{Map, Value, json};
 

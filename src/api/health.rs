@@ -41,7 +41,12 @@ fn ready(node: &dyn NodeControl) -> StatusCode {
     }
 }
 
-/// Any other route while the node starts.
-pub(super) async fn starting() -> ApiError {
-    ApiError::unavailable("Tanit is starting", Duration::from_secs(1))
+/// Any other route while the node starts; says what it waits for.
+pub(super) fn starting(node: &dyn NodeControl) -> ApiError {
+    let reasons = node.health().reasons.join("; ");
+    let said = match reasons.as_str() {
+        "" | "starting" => "Tanit is starting".to_owned(),
+        waiting => format!("Tanit is starting: {waiting}"),
+    };
+    ApiError::unavailable(said, Duration::from_secs(1))
 }

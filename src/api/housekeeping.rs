@@ -1,4 +1,4 @@
-//! Astarte's Housekeeping (spec/http-apis.md 5): realms.
+//! Astarte's Housekeeping: realms.
 
 use std::sync::Arc;
 

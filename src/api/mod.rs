@@ -198,9 +198,10 @@ pub fn router(api: &Arc<Api>) -> Router {
 
 /// What is served while the node starts: alive, not ready, and nothing else.
 pub fn starting(node: &Arc<dyn NodeControl>) -> Router {
+    let waiting = node.clone();
     Router::new()
         .merge(health::router(node.clone()))
-        .fallback(health::starting)
+        .fallback(async move || health::starting(&*waiting))
         .layer(cors())
 }
 

@@ -1,7 +1,7 @@
-//! Astarte's Pairing (spec/http-apis.md 2): the routes that device SDKs call.
+//! Astarte's Pairing: the routes that device SDKs call.
 //!
 //! Answers are compact JSON with a Content-Length and exactly one null, `"details":null`: small
-//! clients read nothing else (D-46).
+//! clients read nothing else.
 
 use std::sync::Arc;
 
@@ -106,7 +106,7 @@ async fn register(
     ))
 }
 
-/// `{"<interface>": {"major": 0.., "minor": 0..}}`; names are not checked, as upstream.
+/// `{"<interface>": {"major": 0.., "minor": 0..}}`; names are not checked, as in Astarte.
 fn initial_introspection(fields: &mut Fields) -> Option<Introspection> {
     const NAME: &str = "initial_introspection";
     let value = fields.value(NAME)?.clone();
@@ -242,7 +242,7 @@ async fn verify(
     }))
 }
 
-/// `2026-01-31 10:20:30.123Z`, with a space (spec/identity.md 5).
+/// `2026-01-31 10:20:30.123Z`, with a space.
 fn stamp(at: Timestamp) -> String {
     let format =
         format_description!("[year]-[month]-[day] [hour]:[minute]:[second].[subsecond digits:3]Z");

@@ -1,4 +1,4 @@
-//! Astarte's Realm Management (spec/http-apis.md 3): interfaces, the realm's settings, deletion of
+//! Astarte's Realm Management: interfaces, the realm's settings, deletion of
 //! devices. Triggers and policies are served by later versions.
 
 use std::sync::Arc;

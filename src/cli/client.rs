@@ -237,6 +237,11 @@ impl Client {
                 "no node answers at {place}: {cause}\nStart one with `tanit serve --data-dir DIR`, \
                  name its directory with --data-dir, or name another with --url and --token"
             )
+        } else if is_about_certificate(error) {
+            return Failure::failed(format!(
+                "the certificate of {place} is not trusted: {cause}\nGive its CA with --cacert, and \
+                 the host name that stands in the certificate with --url"
+            ));
         } else {
             format!("no node answers at {place}: {cause}")
         };
@@ -302,6 +307,19 @@ fn with_tls(
 
 fn broken(error: &dyn std::error::Error) -> Failure {
     Failure::failed(format!("the request cannot be made: {}", innermost(error)))
+}
+
+/// Whether a connection failed because of the certificate of the other end.
+fn is_about_certificate(error: &(dyn std::error::Error + 'static)) -> bool {
+    // an I/O error hides the error that it was made of from `source`
+    let hidden = error
+        .downcast_ref::<std::io::Error>()
+        .and_then(std::io::Error::get_ref);
+    matches!(
+        error.downcast_ref(),
+        Some(rustls::Error::InvalidCertificate(_))
+    ) || hidden.is_some_and(|hidden| is_about_certificate(hidden))
+        || error.source().is_some_and(is_about_certificate)
 }
 
 /// The cause at the bottom, which says most.

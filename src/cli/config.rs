@@ -1,8 +1,12 @@
 //! `tanit config`: the settings, before and after they are in force.
 
-use std::{fmt::Write as _, path::PathBuf};
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
 
 use clap::{Args, Subcommand};
+use rustix::fs::{Access, access};
 use serde_json::{Value, json};
 
 use super::{
@@ -59,12 +63,15 @@ impl Check {
             data_dir: context.global.data_dir.clone(),
             ..Overlay::default()
         };
-        let (problems, warnings) = match Settings::load(&overlay) {
-            Ok(settings) => (problems_outside(&settings, context), settings.warnings()),
+        let (problems, warnings) = match Settings::read(&overlay) {
+            Ok(settings) => {
+                let mut problems = settings.problems();
+                problems.extend(problems_outside(&settings, context));
+                (problems, settings.warnings())
+            }
             Err(error @ ConfigError::Unreadable { .. }) => {
                 return Err(Failure::failed(error.to_string()));
             }
-            Err(ConfigError::Contradictory(problems)) => (problems, Vec::new()),
             Err(error) => (vec![error.to_string()], Vec::new()),
         };
         let is_ok = problems.is_empty();
@@ -86,12 +93,13 @@ impl Check {
     }
 }
 
-/// What is wrong with the files that the settings name, and with the log's filter.
+/// What is wrong with the files that the settings name, the data directory and the log's filter.
 fn problems_outside(settings: &Settings, context: &Context) -> Vec<String> {
     let mut problems = Vec::new();
     if let Err(error) = telemetry::check(&settings.log.level) {
         problems.push(error.to_string());
     }
+    problems.extend(unusable(&settings.data_dir));
     let files: Vec<_> = settings
         .tls
         .certificates
@@ -101,7 +109,7 @@ fn problems_outside(settings: &Settings, context: &Context) -> Vec<String> {
             key: files.key.clone(),
         })
         .collect();
-    if !files.is_empty()
+    if (1..=2).contains(&files.len())
         && let Err(error) = ServerCertificates::open(
             &settings.data_dir,
             files,
@@ -125,6 +133,18 @@ fn problems_outside(settings: &Settings, context: &Context) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Why the data directory could not be made or written, judged by what of its path is there.
+fn unusable(data_dir: &Path) -> Option<String> {
+    let there = data_dir.ancestors().find(|path| path.exists())?;
+    let reason = if there.is_dir() {
+        let writable = Access::WRITE_OK | Access::EXEC_OK;
+        access(there, writable).err()?.to_string()
+    } else {
+        format!("{} is not a directory", there.display())
+    };
+    Some(format!("data_dir = {}: {reason}", data_dir.display()))
 }
 
 impl Show {

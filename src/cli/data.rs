@@ -69,10 +69,12 @@ impl Data {
             .query("since", self.since.map(|since| since.resolve(now)))
             .query("to", self.to.map(|to| to.resolve(now)))
             .query("limit", self.limit);
-        let doing = format_args!(
-            "read {}/{path} of the device {}/{}",
-            self.interface, self.realm, self.device
-        );
+        let what = if path.is_empty() {
+            self.interface.clone()
+        } else {
+            format!("{}/{path}", self.interface)
+        };
+        let doing = format_args!("read {what} of the device {}/{}", self.realm, self.device);
         let data = client.send(request).await.doing(doing)?;
         context.output.value(&data);
         Ok(Exit::Done)

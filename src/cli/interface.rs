@@ -144,7 +144,9 @@ async fn put_all(
     for document in &documents {
         if let Err(failure) = put_one(&client, realm, document, put).await {
             // what was done before it stays done, and is said
-            context.output.list(&done, &COLUMNS[..2]);
+            if context.output.is_json() || !done.is_empty() {
+                context.output.list(&done, &COLUMNS[..2]);
+            }
             return Err(failure);
         }
         let key = document.parsed.key();

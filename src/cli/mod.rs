@@ -150,6 +150,14 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// Looks whether a command line (its first word is the program's name) is one, and does nothing.
+///
+/// # Errors
+/// What its user would be told; asking for help or the version is answered so too.
+pub fn check(words: impl IntoIterator<Item = OsString>) -> Result<(), clap::Error> {
+    Cli::try_parse_from(words).map(drop)
+}
+
 fn usage(streams: Streams, error: &clap::Error) -> Exit {
     Output::new(streams, false).usage(error);
     // help and version are no errors

@@ -5,7 +5,19 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serializer};
 
 pub(super) fn serialize<S: Serializer>(span: &Duration, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(&humantime::format_duration(*span))
+    to.collect_str(&in_words(*span))
+}
+
+/// As people set it: whole days are not turned into months.
+pub(super) fn in_words(span: Duration) -> String {
+    const DAY: u64 = 24 * 60 * 60;
+    let days = span.as_secs() / DAY;
+    let rest = span.saturating_sub(Duration::from_secs(days * DAY));
+    match (days, rest.is_zero()) {
+        (0, _) => humantime::format_duration(span).to_string(),
+        (_, true) => format!("{days}days"),
+        (_, false) => format!("{days}days {}", humantime::format_duration(rest)),
+    }
 }
 
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {

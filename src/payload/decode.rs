@@ -79,9 +79,9 @@ enum Body<'a> {
     /// The element `v`.
     Value(RawBsonRef<'a>),
     /// `v` is a blob of no bytes, and neither time nor metadata come with it: a value where blobs
-    /// are declared, an unset elsewhere (D-23).
+    /// are declared, an unset elsewhere.
     EmptyBlob(RawBsonRef<'a>),
-    /// There is no `v`: the document itself is the object (D-21).
+    /// There is no `v`: the document itself is the object.
     Whole(&'a RawDocument),
 }
 

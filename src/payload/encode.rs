@@ -10,7 +10,7 @@ use crate::clock::Timestamp;
 
 /// The envelope `{v}`, or `{v, t}` with a time, of a value.
 ///
-/// The element has the type of the value and no other, since devices decode by type (D-20): a
+/// The element has the type of the value and no other, since devices decode by type: a
 /// longinteger stays 64 bits however small, a double is never an integer. Null members of an object
 /// are left out.
 #[must_use]

@@ -557,7 +557,7 @@ fn sizes_end_where_astartes_do() {
     value(&blob(65_536), ValueType::BinaryBlob);
     assert_eq!(read(&string(65_537), ValueType::String), TOO_LARGE);
     assert_eq!(read(&blob(65_537), ValueType::BinaryBlob), TOO_LARGE);
-    // inside an array it is an element of the wrong type (D-26)
+    // inside an array it is an element of the wrong type
     let long = array(0x02, &[text(&"a".repeat(65_537))]);
     assert_eq!(read(&v(0x04, &long), ValueType::StringArray), WRONG_TYPE);
     assert_eq!(read(&string(1), ValueType::BinaryBlob), WRONG_TYPE);

@@ -1,6 +1,6 @@
 //! Certificate requests: what of a CSR is believed, and that is its public key alone.
 //!
-//! Subject, extensions and attributes are ignored (spec/identity.md 4); the signature proves that
+//! Subject, extensions and attributes are ignored; the signature proves that
 //! the sender holds the private key.
 
 use rcgen::SubjectPublicKeyInfo;

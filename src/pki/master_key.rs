@@ -38,17 +38,17 @@ pub enum MasterKeyError {
          (without it realm keys and device secrets cannot be read)"
     )]
     Missing(PathBuf),
-    /// The database was made under another master key.
-    #[error(
-        "{0} is not the master key that the database was made with; put back the one that it was \
-         made with (without it realm keys and device secrets cannot be read)"
-    )]
-    Foreign(PathBuf),
     /// The file does not hold a master key.
     #[error(
         "{0} does not hold a master key; put back the file that this data directory was made with"
     )]
     Malformed(PathBuf),
+    /// The database was made with another key.
+    #[error(
+        "{0} holds another master key than the one that the database was made with; put that one \
+         back (without it realm keys and device secrets cannot be read)"
+    )]
+    Foreign(PathBuf),
     /// The file cannot be read or written.
     #[error("the master key {path} cannot be {doing}")]
     Io {
@@ -183,7 +183,7 @@ impl MasterKey {
         super::hex(&self.check)
     }
 
-    /// Whether it was this key that sealed these bytes.
+    /// Whether these bytes, made by [`MasterKey::seal`], say that they were sealed under this key.
     #[must_use]
     pub fn has_sealed(&self, sealed: &[u8]) -> bool {
         sealed.get(1..HEADER_BYTES) == Some(&self.check[..])

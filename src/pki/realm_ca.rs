@@ -1,6 +1,6 @@
 //! A realm's CA: made here or brought by the operator, and what it issues.
 //!
-//! A device certificate has the profile of spec/identity.md 4: subject exactly `CN=<identity>`, the
+//! A device certificate has one profile: subject exactly `CN=<identity>`, the
 //! CA's own name as issuer byte for byte, 128-bit serial, `CA:false`, digitalSignature, clientAuth,
 //! both key identifiers.
 

@@ -281,8 +281,8 @@ fn read_pair(
         )
     })?;
     if not_after < now {
-        tracing::warn!(path = %files.certificate.display(), %not_after,
-            "the server certificate has expired; clients will refuse it");
+        let what = format!("has expired on {not_after}, clients would refuse it; renew it");
+        return Err(content(&files.certificate, what));
     }
     let key = crypto_provider()
         .key_provider

@@ -1,6 +1,6 @@
 //! Pairing's verify: whether a device's certificate would be let in, and if not, in Astarte's words.
 //!
-//! Unlike upstream, whose certificate it is counts too (D-58).
+//! Unlike in Astarte, whose certificate it is counts too.
 
 use super::{ChainReason, Pools, certificate_name, realm_ca};
 use crate::{clock::Timestamp, identity::Identity};
@@ -17,7 +17,7 @@ pub enum Verdict {
     Invalid(Cause),
 }
 
-/// Why it would not (spec/identity.md 5).
+/// Why it would not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the protocol's")]
 pub enum Cause {
@@ -49,7 +49,7 @@ impl Cause {
 
     const fn of(reason: ChainReason) -> Self {
         match reason {
-            // upstream's library has one name for both ends of the validity
+            // Astarte's library has one name for both ends of the validity
             ChainReason::Expired | ChainReason::NotYetValid | ChainReason::CaExpired => {
                 Self::Expired
             }

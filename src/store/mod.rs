@@ -261,7 +261,7 @@ pub enum Change {
     RemoveCa(RealmName, String),
     /// Registers a device. Unknown: made. Known and never given a certificate, or unregistered: the
     /// secret is replaced, the inhibition lifted, the introspection replaced where one is given
-    /// (D-59). Otherwise `Conflict(Device)`. New ids count against the limit (`LimitReached`).
+    /// (Astarte empties it). Otherwise `Conflict(Device)`. New ids count against the limit (`LimitReached`).
     RegisterDevice {
         /// Which.
         identity: Identity,

@@ -268,6 +268,26 @@ impl Encoder<'_> {
             ),
         )?;
         self.counters(
+            "tanit_certificates_refused",
+            "Device certificates refused in handshakes; realm is empty where there is none such",
+            sources
+                .pools
+                .refusals()
+                .into_iter()
+                .filter(|refusal| {
+                    let realm = refusal.realm.as_ref();
+                    realm.is_none_or(|realm| realms.contains(realm))
+                })
+                .map(|refusal| {
+                    let realm = refusal.realm.as_ref().map_or("", RealmName::as_str);
+                    let reason = refusal.reason.as_str();
+                    (
+                        labels([("realm", realm), ("reason", reason)]),
+                        refusal.count,
+                    )
+                }),
+        )?;
+        self.counters(
             "tanit_device_errors",
             "Messages of devices that were refused",
             sources

@@ -82,6 +82,15 @@ impl RawDevice {
         base: String,
     ) -> std::io::Result<Self> {
         let tcp = TcpStream::connect(address).await?;
+        Self::over(tcp, tls, base).await
+    }
+
+    /// TLS over what is connected, no MQTT yet.
+    pub(crate) async fn over(
+        tcp: TcpStream,
+        tls: Arc<rustls::ClientConfig>,
+        base: String,
+    ) -> std::io::Result<Self> {
         tcp.set_nodelay(true)?;
         let name = ServerName::try_from("localhost").expect("a name");
         let stream = TlsConnector::from(tls).connect(name, tcp).await?;
@@ -91,6 +100,11 @@ impl RawDevice {
             next_id: 0,
             aside: Vec::new(),
         })
+    }
+
+    /// What TLS knows of the connection.
+    pub(crate) fn tls(&self) -> &rustls::ClientConnection {
+        self.stream.get_ref().1
     }
 
     /// Sends these bytes.
@@ -288,7 +302,8 @@ impl RawDevice {
     }
 }
 
-fn text(text: &str, to: &mut Vec<u8>) {
+/// A text with its length.
+pub(crate) fn text(text: &str, to: &mut Vec<u8>) {
     to.extend(
         u16::try_from(text.len())
             .expect("a short text")
@@ -374,6 +389,81 @@ pub(crate) fn publish(topic: &str, payload: &[u8], qos: u8, id: u16) -> Vec<u8> 
     }
     body.extend(payload);
     frame(0x30 | (qos << 1), &body)
+}
+
+/// PUBLISH of 5.0 with these properties (already encoded, without their length).
+pub(crate) fn publish_v5(
+    topic: &str,
+    properties: &[u8],
+    payload: &[u8],
+    qos: u8,
+    id: u16,
+) -> Vec<u8> {
+    let mut body = Vec::new();
+    text(topic, &mut body);
+    if qos > 0 {
+        body.extend(id.to_be_bytes());
+    }
+    body.push(u8::try_from(properties.len()).expect("few properties"));
+    body.extend(properties);
+    body.extend(payload);
+    frame(0x30 | (qos << 1), &body)
+}
+
+/// The properties of a 5.0 packet.
+#[derive(Debug)]
+pub(crate) struct Properties {
+    all: Vec<(u8, Vec<u8>)>,
+    /// Bytes that they took, their length included.
+    pub(crate) bytes: usize,
+}
+
+impl Properties {
+    /// Reads the properties that `bytes` begins with.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        let length = usize::from(bytes[0]);
+        assert!(length < 128, "more than this reads: {bytes:02x?}");
+        let mut rest = &bytes[1..=length];
+        let mut all = Vec::new();
+        while let [id, after @ ..] = rest {
+            let size = match id {
+                0x01 | 0x17 | 0x19 | 0x24 | 0x25 | 0x28 | 0x29 | 0x2a => 1,
+                0x13 | 0x21 | 0x22 | 0x23 => 2,
+                0x02 | 0x11 | 0x18 | 0x27 => 4,
+                0x12 | 0x1a | 0x1c | 0x1f => {
+                    2 + usize::from(u16::from_be_bytes([after[0], after[1]]))
+                }
+                _ => panic!("property {id:#04x} was not expected"),
+            };
+            all.push((*id, after[..size].to_vec()));
+            rest = &after[size..];
+        }
+        Self {
+            all,
+            bytes: 1 + length,
+        }
+    }
+
+    fn find(&self, id: u8) -> Option<&[u8]> {
+        let found = self.all.iter().find(|(name, _)| *name == id);
+        found.map(|(_, value)| value.as_slice())
+    }
+
+    /// A property of one, two or four bytes.
+    pub(crate) fn number(&self, id: u8) -> Option<u32> {
+        let bytes = self.find(id)?;
+        Some(
+            bytes
+                .iter()
+                .fold(0, |sum, byte| sum << 8 | u32::from(*byte)),
+        )
+    }
+
+    /// A property that is a text.
+    pub(crate) fn text(&self, id: u8) -> Option<String> {
+        let bytes = self.find(id)?;
+        Some(String::from_utf8(bytes[2..].to_vec()).expect("a text"))
+    }
 }
 
 /// The same with the DUP flag.

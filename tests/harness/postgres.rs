@@ -32,12 +32,9 @@ pub(crate) fn shared() -> Option<&'static Cluster> {
 
 impl Cluster {
     /// A server for one test alone, which may stop it.
-    #[expect(clippy::print_stdout, reason = "CI looks for the line")]
     pub(crate) fn start_own() -> Option<Self> {
         let Some(binaries) = binaries() else {
-            println!(
-                "SKIPPED: PostgreSQL is not installed (initdb, pg_ctl); run make deps as root"
-            );
+            super::skipped("PostgreSQL is not installed (initdb, pg_ctl); run make deps as root");
             return None;
         };
         let folder = TempDir::with_prefix("tanit-pg-")

@@ -43,23 +43,39 @@ impl Tanit {
 
     /// Starts under another program, such as `strace -f …`.
     pub(crate) async fn start_under(config: &str, wrapper: &[&str]) -> Self {
+        let mut tanit = Self::prepared(config);
+        tanit.wrapper = wrapper.iter().map(|&word| word.to_owned()).collect();
+        tanit.launch().await;
+        tanit
+    }
+
+    /// A directory and a configuration, for a start later.
+    pub(crate) fn prepared(config: &str) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut tanit = Self {
+        Self {
             child: None,
             directory: tempfile::tempdir().expect("a temporary directory"),
             config: config.to_owned(),
-            wrapper: wrapper.iter().map(|&word| word.to_owned()).collect(),
+            wrapper: Vec::new(),
             mqtt: any,
             http: any,
-        };
-        tanit.launch().await;
-        tanit
+        }
+    }
+
+    /// A file beside the data directory.
+    pub(crate) fn beside(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
     }
 
     /// Starts again after a kill or a stop: same directory, same MQTT port.
     pub(crate) async fn launch(&mut self) {
         assert!(self.child.is_none(), "it runs already");
         self.spawn();
+        self.look_up().await;
+    }
+
+    /// Asks for the addresses, once it is ready.
+    pub(crate) async fn look_up(&mut self) {
         let status = self.cli(&["status"]).await;
         let address = |name: &str| -> SocketAddr {
             status[name]
@@ -231,7 +247,8 @@ impl Tanit {
             secret,
             certificate: String::new(),
             key: Arc::new(rcgen::KeyPair::generate().expect("a key")),
-            server_ca: std::fs::read(self.data_dir().join("server-ca.crt")).expect("our CA"),
+            // configured certificates have none here; the test says then what is to be trusted
+            server_ca: std::fs::read(self.data_dir().join("server-ca.crt")).unwrap_or_default(),
         };
         device.renew(self).await;
         device
@@ -285,6 +302,22 @@ impl Tanit {
         let rows = rows.as_array().expect("a list").iter().rev();
         rows.map(|row| row["error_name"].as_str().expect("a name").to_owned())
             .collect()
+    }
+
+    /// A number of `/metrics`, named as it stands there, labels included; 0 if it is not there.
+    pub(crate) async fn metric(&self, name: &str) -> u64 {
+        super::install_crypto();
+        let text = reqwest::get(format!("http://{}/metrics", self.http))
+            .await
+            .expect("an answer")
+            .text()
+            .await
+            .expect("a text");
+        let line = text.lines().find_map(|line| {
+            let (found, number) = line.rsplit_once(' ')?;
+            (found == name).then(|| number.to_owned())
+        });
+        line.map_or(0, |number| number.parse().expect("a number"))
     }
 
     /// Waits until `device show` satisfies `condition`.
@@ -404,6 +437,16 @@ pub(crate) fn client_tls(
     certificate: &str,
     key: &rcgen::KeyPair,
 ) -> Arc<rustls::ClientConfig> {
+    client_tls_of(rustls::DEFAULT_VERSIONS, server_ca, certificate, key)
+}
+
+/// The same for these versions of TLS.
+pub(crate) fn client_tls_of(
+    versions: &[&'static rustls::SupportedProtocolVersion],
+    server_ca: &[u8],
+    certificate: &str,
+    key: &rcgen::KeyPair,
+) -> Arc<rustls::ClientConfig> {
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject};
     let mut roots = rustls::RootCertStore::empty();
     roots
@@ -415,7 +458,7 @@ pub(crate) fn client_tls(
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions)
         .expect("versions")
         .with_root_certificates(roots)
         .with_client_auth_cert(chain, key)

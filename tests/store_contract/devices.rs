@@ -42,7 +42,7 @@ async fn a_device_without_certificate_may_register_again_and_keeps_its_introspec
     let row = fixture.store.device(&identity).await.unwrap().unwrap();
     assert_eq!(row.secret, Some(SecretHash::Hmac([2; 32])));
     assert_eq!(row.first_registration, at(1));
-    assert_eq!(row.introspection, declared, "D-59");
+    assert_eq!(row.introspection, declared, "kept where none is given");
 
     fixture.certify(&identity, at(100)).await;
     let confirmed = fixture.apply(register(3, None)).await;

@@ -1,4 +1,4 @@
-//! Stored data as AppEngine shows it (spec/http-apis.md 4.1 to 4.3): interfaces of a device,
+//! Stored data as AppEngine shows it: interfaces of a device,
 //! snapshots, and what stands on one path.
 //!
 //! An interface is read with the major version that the device declares now; what older majors

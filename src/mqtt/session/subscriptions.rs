@@ -1,7 +1,7 @@
 //! SUBSCRIBE and UNSUBSCRIBE: judged at once, stored in order, answered once they are on disk.
 //!
 //! While one of them is being stored, a PUBLISH that came after it is held, so that what the engine
-//! sends in answer to that PUBLISH finds the subscription (`spec/differences.md`, D-8).
+//! sends in answer to that PUBLISH finds the subscription.
 
 use std::collections::{HashSet, VecDeque};
 
