@@ -5,10 +5,10 @@
     reason = "what a test stands on is there, or it fails"
 )]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sqlx::{Connection as _, SqliteConnection};
-use tokio::{io::AsyncWriteExt as _, net::TcpStream};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 
 use crate::harness::{
     device::{bson, connect},
@@ -40,28 +40,27 @@ async fn until_it_stops(tanit: &Tanit) {
 }
 
 #[tokio::test]
-async fn a_device_that_comes_back_again_and_again_while_the_database_is_away_holds_two_sockets() {
+async fn a_device_that_comes_back_again_and_again_while_the_database_is_away_piles_no_sockets_up() {
     let tanit = Tanit::start().await;
     tanit.fixtures().await;
     let device = tanit.device("acme").await;
     let (first, _) = device.connect(&tanit).await;
     let before = open_files(&tanit);
     let holder = lock_database(&tanit).await;
-    for _ in 0..30 {
+    for _ in 0..80 {
         let mut again = device.open(&tanit).await;
         again.send(&connect(&device.base(), false, 60)).await;
         again.cut();
     }
-    let within = Instant::now();
-    // its older connection, which cannot be written down as gone, and the newest that waits for it
-    while open_files(&tanit) > before + 2 {
-        assert!(
-            within.elapsed() < Duration::from_secs(20),
-            "{before} files before, {} now",
-            open_files(&tanit)
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    // what may be open beside it: its older connection, which cannot be written down as gone, the
+    // newest that waits for it, and more readers of the database
+    let closed = timeout(Duration::from_secs(20), async {
+        while open_files(&tanit) > before + 30 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let closed = closed.await.is_ok();
+    assert!(closed, "{before} files before, {} now", open_files(&tanit));
     holder.close().await.unwrap();
     first.cut();
     let (mut back, present) = device.connect(&tanit).await;
@@ -81,9 +80,9 @@ async fn a_second_signal_ends_at_once_while_the_database_is_away() {
     connection.expect_only_pong().await;
     tanit.signal(rustix::process::Signal::TERM);
     until_it_stops(&tanit).await;
-    let second = Instant::now();
-    let status = tanit.terminate().await;
-    assert!(second.elapsed() < Duration::from_secs(5), "at once");
+    let status = timeout(Duration::from_secs(5), tanit.terminate())
+        .await
+        .expect("it ends at once");
     assert!(!status.success(), "something was not committed");
     holder.close().await.unwrap();
 }
@@ -113,34 +112,6 @@ async fn a_device_id_may_begin_with_a_hyphen_everywhere() {
     let registered = tanit.cli(&["device", "register", "acme", id]).await;
     assert_eq!(registered["device_id"], id);
     assert_eq!(tanit.cli(&["device", "show", "acme", id]).await["id"], id);
-}
-
-#[tokio::test]
-async fn a_node_without_its_master_key_does_not_start_with_a_new_one() {
-    let mut tanit = Tanit::start().await;
-    tanit.realm("acme").await;
-    assert!(tanit.terminate().await.success());
-    let file = tanit.data_dir().join("master.key");
-    let own = std::fs::read(&file).unwrap();
-    std::fs::remove_file(&file).unwrap();
-    tanit.spawn();
-    assert_eq!(tanit.ended().await.code(), Some(78), "bad configuration");
-    assert!(
-        tanit
-            .log()
-            .contains(&format!("{} is missing", file.display()))
-    );
-    assert!(!file.exists(), "none was made");
-
-    let other = Tanit::start().await;
-    std::fs::copy(other.data_dir().join("master.key"), &file).unwrap();
-    tanit.spawn();
-    assert_eq!(tanit.ended().await.code(), Some(78), "bad configuration");
-    assert!(tanit.log().contains("is not the master key"));
-
-    std::fs::write(&file, own).unwrap();
-    tanit.launch().await;
-    tanit.device("acme").await;
 }
 
 #[tokio::test]
