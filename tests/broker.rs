@@ -30,6 +30,7 @@ fn command(device: &BrokerDevice, payload: &'static str, qos: QoS) -> OutboundMe
         retain: false,
         expires_at: None,
         property: false,
+        major: None,
         id: None,
     }
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{
+    api::AppEngine,
     device::{RawDevice, bson, publish},
     product::{Tanit, TestDevice},
 };
@@ -181,4 +182,33 @@ async fn fc_120_each_message_is_judged_by_the_introspection_before_it() {
     assert_eq!(tanit.errors(&device).await, ["unexpected_value_type"]);
     let rows = tanit.data(&device, "t.Turn", "/v").await;
     assert_eq!(values(&rows), ["two", "four"]);
+}
+
+#[tokio::test]
+async fn fc_120_what_was_queued_for_one_major_does_not_reach_the_next() {
+    let tanit = Tanit::start().await;
+    tanit.realm("acme").await;
+    for (major, value_type) in [(1, "string"), (2, "integer")] {
+        let document = json!({"interface_name": "t.SrvTurn", "version_major": major,
+            "version_minor": 0, "type": "datastream", "ownership": "server", "mappings": [
+                {"endpoint": "/v", "type": value_type, "reliability": "guaranteed"}]});
+        tanit.install("acme", &document).await;
+    }
+    let device = tanit.device("acme").await;
+    let (mut connection, _) = device.connect(&tanit).await;
+    connection.declare("t.SrvTurn:1:0").await;
+    connection.subscribe(&[("t.SrvTurn/#", 1)]).await;
+    let api = AppEngine::of(&tanit, "acme").await;
+    let (status, answer) = api.put(&tanit, &device, "t.SrvTurn/v", &json!("old")).await;
+    assert_eq!(status, 200, "{answer}");
+    // delivered and not acknowledged: it would come again
+    assert_eq!(connection.expect(3).await.publish().payload, bson("old"));
+    connection.declare("t.SrvTurn:2:0").await;
+    connection.disconnect().await;
+    let (mut connection, present) = device.connect(&tanit).await;
+    assert!(present);
+    connection.expect_only_pong().await;
+    let (status, answer) = api.put(&tanit, &device, "t.SrvTurn/v", &json!(7)).await;
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(connection.receive().await.payload, bson(7));
 }

@@ -375,6 +375,7 @@ fn outbox_row(identity: &Identity, id: u128) -> OutboxRow {
         qos: 2,
         expires_at: Some(at(60)),
         property: true,
+        major: Some(3),
     }
 }
 

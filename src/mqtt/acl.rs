@@ -5,7 +5,7 @@
 //! | publish | the base topic, `capabilities`, `control/emptyCache`, `control/producer/properties`, device-owned interfaces of the introspection |
 //! | will | as publish, but at CONNECT only the subtree is looked at; the rest when it fires |
 //! | subscribe | any valid filter whose first two levels are literally the device's own |
-//! | deliver | `control/consumer/…`, server-owned interfaces of the introspection |
+//! | deliver | `control/consumer/…`, server-owned interfaces of the introspection, in the major that the message was written for |
 //!
 //! Topics are taken apart by [`DeviceTopic`] alone, which the engine's router uses too, so that the
 //! two never disagree about slashes. Nothing here recurses, and each call is linear in its topic.
@@ -151,19 +151,23 @@ impl Acl<'_> {
         Ok(())
     }
 
-    /// Whether a message on `topic` may be delivered to the device now.
+    /// Whether a message on `topic` may be delivered to the device now. `major` is that of the
+    /// interface it was written for: to a device that has gone to another one it means nothing.
     #[must_use]
     pub fn deliver(
         &self,
         introspection: &Introspection,
         ownership: &OwnershipLookup<'_>,
         topic: &str,
+        major: Option<u32>,
     ) -> bool {
         match DeviceTopic::parse(self.identity, topic) {
             Some(DeviceTopic::Control(ControlTopic::ConsumerProperties)) => true,
             Some(DeviceTopic::Control(ControlTopic::Other(path))) => path.starts_with("/consumer/"),
             Some(DeviceTopic::Data { interface, .. }) => {
+                let declared = introspection.version(interface);
                 owner(introspection, ownership, interface) == Some(Ownership::Server)
+                    && major.is_none_or(|major| declared.is_some_and(|now| now.major == major))
             }
             _ => false,
         }

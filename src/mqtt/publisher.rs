@@ -33,6 +33,8 @@ pub struct OutboundMessage {
     pub expires_at: Option<Timestamp>,
     /// A newer one of the same topic takes the place of one that was not sent yet.
     pub property: bool,
+    /// Major of the interface it is for: it is never sent once the device declares another one.
+    pub major: Option<u32>,
     /// By which a message that is published again after a crash is known; unique per device.
     pub id: Option<u128>,
 }
@@ -172,6 +174,7 @@ impl Publisher {
             subscription_ids: Vec::new(),
             properties: PublishProperties::default(),
             property: message.property,
+            major: message.major,
             id: message.id,
         })
     }
@@ -262,6 +265,7 @@ mod tests {
             retain: false,
             expires_at: None,
             property: false,
+            major: None,
             id: None,
         }
     }

@@ -159,6 +159,7 @@ fn outbound(message: &OutboxRow) -> OutboundMessage {
         retain: false,
         expires_at: message.expires_at,
         property: message.property,
+        major: message.major,
         id: Some(message.id),
     }
 }

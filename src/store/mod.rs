@@ -478,6 +478,8 @@ pub struct OutboxRow {
     pub expires_at: Option<Timestamp>,
     /// Whether it is a property, of which the queue keeps the newest value of a path alone.
     pub property: bool,
+    /// Major of the interface it was written for; it is not for a device that declares another one.
+    pub major: Option<u32>,
 }
 
 /// One stored sample.

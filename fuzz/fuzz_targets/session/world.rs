@@ -770,6 +770,7 @@ fn message(qos: QoS, topic: u8, size: u8, expires_at: Option<Timestamp>) -> Mess
         subscription_ids: Vec::new(),
         properties: PublishProperties::default(),
         property: false,
+        major: None,
         id: None,
     }
 }

@@ -160,6 +160,7 @@ async fn what_is_left_in_the_outbox_is_delivered_oldest_first() {
         qos: 1,
         expires_at: None,
         property: false,
+        major: None,
     };
     bench
         .store

@@ -361,6 +361,7 @@ impl Inner {
         let content = set.map_or(Content::Unset, |property| Content::Value(property.value));
         Some(OutboxRow {
             payload: content.payload(),
+            major: Some(key.major),
             ..row.clone()
         })
     }
@@ -408,6 +409,7 @@ fn outbox_row(write: &Checked) -> OutboxRow {
         qos: write.qos as u8,
         expires_at: write.undelivered_after,
         property: write.interface.interface_type() == InterfaceType::Properties,
+        major: Some(write.interface.key().major),
     }
 }
 

@@ -209,6 +209,7 @@ async fn a_leftover_value_is_sent_again_under_its_id() {
         qos: 1,
         expires_at: None,
         property: false,
+        major: None,
     };
     let effects = vec![Effect::AddOutbox(row)];
     let unit = Unit {

@@ -61,12 +61,16 @@ fn will(topic: &str) -> Result<(), WillDenied> {
 }
 
 fn deliver(topic: &str) -> bool {
+    deliver_of(topic, None)
+}
+
+fn deliver_of(topic: &str, major: Option<u32>) -> bool {
     let identity = identity();
     let acl = Acl {
         identity: &identity,
         levels_max: 72,
     };
-    acl.deliver(&introspection(), &ownership, topic)
+    acl.deliver(&introspection(), &ownership, topic, major)
 }
 
 #[test]
@@ -311,6 +315,21 @@ fn oracle_deliver(topic: &str) -> bool {
         Some(["control", "consumer", _, ..] | ["t.Srv", ..]) => true,
         Some(_) | None => false,
     }
+}
+
+#[test]
+fn fc_120_a_message_is_for_the_major_it_was_written_for() {
+    let topic = format!("{BASE}/t.Srv/cmd");
+    for (major, allowed) in [
+        (None, true),
+        (Some(1), true),
+        (Some(0), false),
+        (Some(2), false),
+    ] {
+        assert_eq!(deliver_of(&topic, major), allowed, "{major:?}");
+    }
+    let undeclared = format!("{BASE}/t.Hidden/cmd");
+    assert!(!deliver_of(&undeclared, Some(1)));
 }
 
 proptest! {

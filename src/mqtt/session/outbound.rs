@@ -132,8 +132,16 @@ impl Outbound {
                 self.pending.push_front(item);
                 return;
             }
-            let allowed =
-                |message: &Message| acl.deliver(introspection, context.ownership, &message.topic);
+            // judged at the last moment: whatever was queued before the device went to another
+            // major, or meanwhile, does not reach that one
+            let allowed = |message: &Message| {
+                acl.deliver(
+                    introspection,
+                    context.ownership,
+                    &message.topic,
+                    message.major,
+                )
+            };
             match item {
                 Item::Queued(queued) if queued.state == FlowState::Received => {
                     self.resume_received(&queued, outputs);

@@ -104,6 +104,7 @@ pub(super) fn message(qos: QoS) -> Message {
         subscription_ids: Vec::new(),
         properties: PublishProperties::default(),
         property: false,
+        major: None,
         id: None,
     }
 }

@@ -371,6 +371,7 @@ mod tests {
                 user_properties: vec![("a".into(), "1".into()), ("a".into(), String::new().into())],
             },
             property: true,
+            major: Some(u32::MAX),
             id: Some(u128::MAX),
         }
     }
@@ -386,6 +387,19 @@ mod tests {
         for cut in 0..bytes.len() {
             assert_eq!(decode_message(&bytes[..cut]), None, "cut at {cut}");
         }
+        let without = Message {
+            major: None,
+            ..message
+        };
+        let shorter = encode_message(&without);
+        assert_eq!(
+            shorter.len() + 4,
+            bytes.len(),
+            "as rows without a major always were"
+        );
+        assert_eq!(decode_message(&shorter), Some(without.clone()));
+        let head = decode_head(&shorter).expect("whole");
+        assert_eq!((head.topic, head.cost), (&*without.topic, cost(&without)));
 
         let row = SessionRow {
             epoch: SessionEpoch(7),

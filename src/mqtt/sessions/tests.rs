@@ -254,6 +254,7 @@ fn message(path: &str, payload: impl Into<String>, qos: QoS) -> Message {
         subscription_ids: Vec::new(),
         properties: crate::mqtt::packet::PublishProperties::default(),
         property: false,
+        major: None,
         id: None,
     }
 }
@@ -617,6 +618,23 @@ async fn fc_042_a_full_queue_is_an_error_the_sender_can_see() {
     let payloads = bench.payloads(epoch).await;
     assert_eq!(payloads.len(), 100);
     assert_eq!((payloads[0].as_str(), payloads[99].as_str()), ("0", "last"));
+}
+
+#[tokio::test]
+async fn fc_120_the_major_that_a_message_is_for_is_on_disk() {
+    let mut bench = Bench::new();
+    let epoch = bench.offline().await;
+    for major in [Some(1), None, Some(u32::MAX)] {
+        let sent = Message {
+            major,
+            ..value("1")
+        };
+        assert_eq!(bench.send(sent).await, QUEUED);
+    }
+    bench.restart().await;
+    let queued = bench.queue(epoch).await;
+    let majors: Vec<_> = queued.iter().map(|queued| queued.message.major).collect();
+    assert_eq!(majors, [Some(1), None, Some(u32::MAX)]);
 }
 
 #[tokio::test]

@@ -125,6 +125,8 @@ pub struct Message {
     pub properties: PublishProperties,
     /// A newer one of the same topic replaces it as long as it was not sent.
     pub property: bool,
+    /// Of the interface it was written for; it is not sent to a device that declares another one.
+    pub major: Option<u32>,
     /// By which a message that is enqueued again after a crash is known.
     pub id: Option<u128>,
 }

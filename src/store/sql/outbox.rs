@@ -23,8 +23,8 @@ pub(super) async fn write(conn: &mut Conn, writes: &Writes) -> Result<(), StoreE
     for added in &writes.outbox_added {
         let row = &added.row;
         sqlx::query(
-            "INSERT INTO outbox (id, device, topic, payload, qos, expires_at, property) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO NOTHING",
+            "INSERT INTO outbox (id, device, topic, payload, qos, expires_at, property, major) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (id) DO NOTHING",
         )
         .bind(&row.id.to_be_bytes()[..])
         .bind(added.device)
@@ -33,6 +33,7 @@ pub(super) async fn write(conn: &mut Conn, writes: &Writes) -> Result<(), StoreE
         .bind(i64::from(row.qos))
         .bind(row.expires_at.map(Timestamp::as_micros))
         .bind(row.property)
+        .bind(row.major.map(i64::from))
         .execute(&mut *conn)
         .await?;
     }
@@ -43,7 +44,7 @@ pub(super) async fn write(conn: &mut Conn, writes: &Writes) -> Result<(), StoreE
 pub(super) async fn all(pool: &Pool) -> Result<Vec<OutboxRow>, StoreError> {
     let rows = sqlx::query(
         "SELECT outbox.id, device.realm, device.device_id, outbox.topic, outbox.payload, \
-         outbox.qos, outbox.expires_at, outbox.property \
+         outbox.qos, outbox.expires_at, outbox.property, outbox.major \
          FROM outbox JOIN device ON device.id = outbox.device ORDER BY outbox.position",
     )
     .fetch_all(pool)
@@ -58,6 +59,11 @@ pub(super) async fn all(pool: &Pool) -> Result<Vec<OutboxRow>, StoreError> {
             let device = rows::device_id("device", row.try_get(2)?)?;
             let qos = u8::try_from(row.try_get::<i64, _>(5)?)
                 .map_err(|_| rows::corrupt("outbox", "a QoS is out of range"))?;
+            let major = row
+                .try_get::<Option<i64>, _>(8)?
+                .map(u32::try_from)
+                .transpose()
+                .map_err(|_| rows::corrupt("outbox", "a major is out of range"))?;
             Ok(OutboxRow {
                 id: u128::from_be_bytes(id),
                 identity: Identity::new(realm, device),
@@ -68,6 +74,7 @@ pub(super) async fn all(pool: &Pool) -> Result<Vec<OutboxRow>, StoreError> {
                     .try_get::<Option<i64>, _>(6)?
                     .map(Timestamp::from_micros),
                 property: row.try_get(7)?,
+                major,
             })
         })
         .collect()

@@ -471,6 +471,7 @@ fn message(qos: QoS, payload: u32) -> Message {
         subscription_ids: Vec::new(),
         properties: PublishProperties::default(),
         property: false,
+        major: None,
         id: None,
     }
 }

@@ -291,3 +291,52 @@ fn a_retained_message_gives_way_to_the_flow_that_owns_its_id() {
     bench.receive(Packet::PubAck(Acknowledgement::success(packet_id)));
     assert_eq!(published(&mut bench), [(packet_id.get(), false)]);
 }
+
+#[test]
+fn fc_120_what_was_written_for_one_major_is_not_sent_to_the_next() {
+    let of = |major, seq, state| {
+        let message = Message {
+            major: Some(major),
+            ..message(ONE)
+        };
+        Queued {
+            state,
+            message,
+            ..queued(seq, ONE)
+        }
+    };
+    let mut bench = small_window(Version::V311);
+    bench.deliver(of(1, 1, FlowState::Waiting));
+    bench.deliver(of(1, 2, FlowState::Waiting));
+    assert_eq!(published(&mut bench), [(1, false)]);
+    assert_eq!(bench.effects(), [Effect::MarkSent(1)]);
+
+    // it goes to another major, which rules from then on, before it is committed
+    bench.publish(Publish {
+        payload: Bytes::from_static(b"t.Srv:2:0"),
+        ..publish(TWO, 7, "")
+    });
+    // what is under way is brought to its end, what waits behind it is not begun
+    bench.receive(Packet::PubAck(ack(1)));
+    assert_eq!(published(&mut bench), []);
+    let settled = [
+        Effect::SettleQueued(1, Settled::Delivered),
+        Effect::SettleQueued(2, Settled::Refused),
+    ];
+    assert_eq!(bench.effects(), settled);
+
+    // nor does it come again, and what is for the new major comes
+    bench.deliver(of(1, 3, FlowState::Sent));
+    bench.deliver(of(1, 4, FlowState::Received));
+    bench.deliver(of(2, 5, FlowState::Waiting));
+    assert_eq!(bench.sent.first(), Some(&Packet::PubRel(ack(4))));
+    assert_eq!(published(&mut bench), [(5, false)]);
+    let settled = [
+        Effect::SettleQueued(3, Settled::Refused),
+        Effect::MarkSent(5),
+    ];
+    assert_eq!(bench.effects(), settled);
+    let of_qos_0 = of(1, 6, FlowState::Waiting).message;
+    bench.step(|session, context| session.deliver_qos0(of_qos_0, context));
+    assert_eq!(published(&mut bench), []);
+}

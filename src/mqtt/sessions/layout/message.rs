@@ -17,6 +17,7 @@ const PROPERTY: u8 = 2;
 const HAS_ID: u8 = 4;
 const HAS_FORMAT: u8 = 8;
 const IS_UTF8: u8 = 16;
+const HAS_MAJOR: u8 = 32;
 
 /// What of a stored message is needed to remove it.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,10 +35,11 @@ pub(in crate::mqtt::sessions) fn cost(message: &Message) -> u64 {
     (message.topic.len() + message.payload.len()) as u64
 }
 
-/// A message: QoS u8, flags u8 (1 retain, 2 property, 4 id, 8 payload format, 16 it is UTF-8),
-/// expires i64, id u128, payload's length u32, topic (length u16); then subscription ids (count
-/// u16, u32 each), response topic, correlation data, content type (a u8 that tells whether, length
-/// u32), user properties (count u16; name and value, each with its length u32), and the payload.
+/// A message: QoS u8, flags u8 (1 retain, 2 property, 4 id, 8 payload format, 16 it is UTF-8, 32
+/// major), expires i64, id u128, major u32 if its flag is set, payload's length u32, topic (length
+/// u16); then subscription ids (count u16, u32 each), response topic, correlation data, content type
+/// (a u8 that tells whether, length u32), user properties (count u16; name and value, each with its
+/// length u32), and the payload.
 pub(in crate::mqtt::sessions) fn encode_message(message: &Message) -> Vec<u8> {
     let properties = &message.properties;
     let mut out = Vec::with_capacity(64 + message.topic.len() + message.payload.len());
@@ -48,10 +50,14 @@ pub(in crate::mqtt::sessions) fn encode_message(message: &Message) -> Vec<u8> {
             | flag(message.property, PROPERTY)
             | flag(message.id.is_some(), HAS_ID)
             | flag(properties.payload_is_utf8.is_some(), HAS_FORMAT)
-            | flag(properties.payload_is_utf8 == Some(true), IS_UTF8),
+            | flag(properties.payload_is_utf8 == Some(true), IS_UTF8)
+            | flag(message.major.is_some(), HAS_MAJOR),
     );
     put_time(&mut out, message.expires_at);
     out.extend_from_slice(&message.id.unwrap_or(0).to_le_bytes());
+    if let Some(major) = message.major {
+        out.extend_from_slice(&major.to_le_bytes());
+    }
     put_length(&mut out, message.payload.len());
     // topics are at most 65,535 bytes long; the publisher checked that
     out.extend_from_slice(&short(message.topic.len()).to_le_bytes());
@@ -86,6 +92,7 @@ pub(in crate::mqtt::sessions) fn decode_head(bytes: &[u8]) -> Option<Head<'_>> {
     let (_qos, flags) = (input.u8()?, input.u8()?);
     let expires_at = input.time()?;
     let id = input.u128()?;
+    let _major = major(&mut input, flags)?;
     let payload_bytes = input.u32()?;
     let topic_bytes = input.u16()?;
     let topic = std::str::from_utf8(input.take(usize::from(topic_bytes))?).ok()?;
@@ -104,6 +111,7 @@ pub(in crate::mqtt::sessions) fn decode_message(bytes: &[u8]) -> Option<Message>
     let (qos, flags) = (QoS::from_u8(input.u8()?)?, input.u8()?);
     let expires_at = input.time()?;
     let id = input.u128()?;
+    let major = major(&mut input, flags)?;
     let payload_bytes = usize::try_from(input.u32()?).ok()?;
     let topic_bytes = input.u16()?;
     let topic = text(input.take(usize::from(topic_bytes))?)?;
@@ -136,8 +144,17 @@ pub(in crate::mqtt::sessions) fn decode_message(bytes: &[u8]) -> Option<Message>
             user_properties,
         },
         property: flags & PROPERTY != 0,
+        major,
         id: (flags & HAS_ID != 0).then_some(id),
     })
+}
+
+#[expect(clippy::option_option, reason = "damaged, absent, present")]
+fn major(input: &mut Input<'_>, flags: u8) -> Option<Option<u32>> {
+    if flags & HAS_MAJOR == 0 {
+        return Some(None);
+    }
+    input.u32().map(Some)
 }
 
 fn text(bytes: &[u8]) -> Option<ByteString> {
