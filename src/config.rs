@@ -46,9 +46,9 @@ pub struct Config {
     pub database: Database,
     /// What is logged.
     pub log: Log,
-    /// The file that was read, to read it again at a reload.
+    /// Where it was read from, to read it again at a reload.
     #[serde(skip)]
-    pub file: Option<PathBuf>,
+    pub source: Overlay,
 }
 
 impl Default for Config {
@@ -63,13 +63,13 @@ impl Default for Config {
             engine: Engine::default(),
             database: Database::default(),
             log: Log::default(),
-            file: None,
+            source: Overlay::default(),
         }
     }
 }
 
 /// What the command line overlays.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overlay {
     /// `--config`.
     pub file: Option<PathBuf>,
@@ -137,7 +137,7 @@ impl Config {
             .extract()
             .map_err(|error| ConfigError::Invalid(Box::new(error)))?;
         config.overlay(overlay);
-        config.file.clone_from(&overlay.file);
+        config.source = overlay.clone();
         Ok(config)
     }
 
@@ -347,7 +347,7 @@ mod tests {
         let loaded = load(shipped).expect("it loads");
         assert_eq!(
             Config {
-                file: None,
+                source: Overlay::default(),
                 ..loaded
             },
             Config::default()

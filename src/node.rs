@@ -239,7 +239,7 @@ impl Node {
         clock: SharedClock,
         shutdown: &Shutdown,
     ) -> Result<Self, NodeError> {
-        let store = open_store(&config, front, &clock).await?;
+        let store = open_store(&config, front).await?;
         let master_key = open_master_key(&config, &*store).await?;
         for identity in store.close_stale(clock.wall()).await? {
             tracing::info!(%identity, "was connected when the node ended; disconnected now");
@@ -499,11 +499,7 @@ impl Upkeep {
 }
 
 /// Opens the database; one that cannot be reached is waited for, one that cannot be used is not.
-async fn open_store(
-    config: &Config,
-    front: &Front,
-    clock: &SharedClock,
-) -> Result<Arc<dyn Store>, NodeError> {
+async fn open_store(config: &Config, front: &Front) -> Result<Arc<dyn Store>, NodeError> {
     let mut pause = Duration::from_millis(100);
     loop {
         let opened: Result<Arc<dyn Store>, StoreError> = match &config.database.url {
@@ -525,7 +521,6 @@ async fn open_store(
             }
             Err(error) => return Err(error.into()),
         }
-        let _ = clock;
     }
 }
 

@@ -14,7 +14,7 @@ use super::restore;
 use crate::{
     api::{Health, NodeControl, NodeStatus, Reloaded},
     clock::SharedClock,
-    config::{Config, Overlay},
+    config::Config,
     engine::{Engine, realms::Realms},
     mqtt::broker::Broker,
     pki::ServerCertificates,
@@ -87,11 +87,7 @@ impl Control {
     /// The log level of the file and the environment of this moment.
     fn reload_log(&self) -> Result<(), String> {
         let Some(log) = &self.log else { return Ok(()) };
-        let overlay = Overlay {
-            file: self.config.file.clone(),
-            ..Overlay::default()
-        };
-        let fresh = Config::load(&overlay).map_err(|error| error.to_string())?;
+        let fresh = Config::load(&self.config.source).map_err(|error| error.to_string())?;
         log.set(&fresh.log.level).map_err(|error| error.to_string())
     }
 }

@@ -138,6 +138,10 @@ async fn let_in(
     let claim = tokio::select! {
         claim = shared.owners.claim(&identity, certificate.clone()) => claim
             .map_err(|_| Refusal(ConnectOutcome::Outrun, ReasonCode::SERVER_UNAVAILABLE))?,
+        // the older connection cannot end while its end cannot be recorded: try again later
+        () = tokio::time::sleep(shared.settings.connect_timeout) => {
+            return Err(Refusal(ConnectOutcome::Unavailable, ReasonCode::SERVER_UNAVAILABLE));
+        }
         () = shared.drain.cancelled() => {
             return Err(Refusal(ConnectOutcome::Stopping, ReasonCode::SERVER_UNAVAILABLE));
         }
