@@ -763,8 +763,11 @@ async fn client_ids_decide_nothing(count: u32) {
     tanit.realm("globex").await;
     let (device, other) = (tanit.device("acme").await, tanit.device("acme").await);
     let foreign = tanit.device("globex").await;
-    let (mut of_other, _) = other.connect(&tanit).await;
-    let (mut of_foreign, _) = foreign.connect(&tanit).await;
+    // no keep-alive: they are silent for as long as the loop takes
+    let mut of_other = other.open(&tanit).await;
+    of_other.connect("", false, 0).await;
+    let mut of_foreign = foreign.open(&tanit).await;
+    of_foreign.connect("", false, 0).await;
     let (mut current, _) = device.connect(&tanit).await;
     current.declare("t.SrvCmd:1:0").await;
     current.subscribe(&[("t.SrvCmd/#", 1)]).await;
